@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,11 +38,13 @@ from torchsdm.model import (
     EncodedPoints,
     HubModel,
     SDMModel,
+    locate,
     model_card,
     saving,
+    told_once,
 )
 from torchsdm.settings import POLICIES
-from torchsdm.training import History, Round, SDMLearner, Training, seed_of_fit, train_rounds
+from torchsdm.training import History, Round, SDMLearner, Training, train_rounds
 from torchsdm.trust import Certificate, LaneRule, Reliability
 from torchsdm.validation import (
     Array,
@@ -178,8 +179,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     def _region_warnings(self) -> list[SDMWarning]:
         names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
         certified = certificate is not None and certificate.found
-        by_round = [model.calibration.warnings(names, certified=certified) for model in self.models_]
-        return by_round[0] if len(by_round) == 1 else _told_once(by_round)
+        return told_once([model.calibration.warnings(names, certified=certified) for model in self.models_])
 
     def _warn_of_regions(self) -> None:
         for warning in self._region_warnings():
@@ -226,24 +226,9 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     def model_card(self) -> str:
         """A model card for this model, in Markdown."""
         self._check_is_fitted("model_card")
-        return model_card(
-            type(self).__name__,
-            self.models_,
-            self.n_features_in_,
-            self.data_fingerprint_,
-            self.states_origin_,
-            certificate=self.certificate_,
-            policy=self.policy,
-            warnings=[str(warning) for warning in self.warnings()],
-            source=self.data_source_,
-            input_ndim=self.input_ndim_,
-        )
+        return model_card(self)
 
     # --- Fitting -----------------------------------------------------------------------------------------------------
-
-    def _draw_seed(self, seed: int | None) -> None:
-        """Fix the seed of a fit: the given one, or one drawn from ``random_state``."""
-        self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
 
     def _begin(self, data: FitData) -> ModelBuilder:
         """Set what does not depend on how the model is trained; what models are built of."""
@@ -422,7 +407,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         self._check_is_fitted(method)
         chosen = _names(ids, f"{type(self).__name__}.{method}")
         with self._updated_models() as models:
-            for model, name, positions, _ in self._located(models, chosen, method, names):
+            for model, name, positions, _ in locate(models, chosen, names, type(self).__name__, method):
                 model.remove(positions, of=name)
 
     def _relabel(
@@ -439,7 +424,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         check_known_labels(labels, self.classes_, f"'y' of {caller}", allow_new=allow)
         numbers = codes.encode(labels, caller, with_outside=True)
         with self._updated_models() as models:
-            for model, name, positions, rows in self._located(models, chosen, method, names):
+            for model, name, positions, rows in locate(models, chosen, names, type(self).__name__, method):
                 outside = [row for row in rows if numbers[row] >= len(codes.classes)]
                 if name != SUPPORT and outside:
                     raise InvalidInputError(
@@ -448,42 +433,6 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
                     )
                 model.relabel(positions, numbers[rows], of=name)
             self._codes = codes
-
-    def _located(
-        self, models: Sequence[SDMModel], ids: list[Any], method: str, names: Sequence[str]
-    ) -> list[tuple[SDMModel, str, list[int], list[int]]]:
-        """Where the ids are: model, name of the set, positions in it, and which of the ids those are."""
-        found: list[tuple[SDMModel, str, list[int], list[int]]] = []
-        seen: set[int] = set()
-        for model in models:
-            taken: dict[int, str] = {}
-            in_support: Sequence[int | None] = [None] * len(ids)
-            for name, (_, examples) in model.sets().items():
-                places = examples.positions(ids) if name in names else []
-                rows = [row for row, place in enumerate(places) if place is not None]
-                if name == SUPPORT:
-                    in_support = places or in_support
-                own = model.calibration_points.places if name == CALIBRATION else None
-                is_same = {row for row in rows if own is not None and own[places[row]] == in_support[row]}
-                twice = next((row for row in rows if row in taken and row not in is_same), None)
-                if twice is not None:
-                    raise InvalidInputError(
-                        f"'ids' of {type(self).__name__}.{method}: {ids[twice]!r} names a point of the {taken[twice]} "
-                        f"set and one of the {name} set. For the support use {method}_exemplars."
-                    )
-                taken |= dict.fromkeys(rows, name)
-                if rows:
-                    found.append((model, name, [place for place in places if place is not None], rows))
-            seen |= taken.keys()
-        missing = next((name for row, name in enumerate(ids) if row not in seen), None)
-        if missing is not None:
-            what = "the support" if tuple(names) == (SUPPORT,) else "the model"
-            other = " (calibration points are not part of the support)" if tuple(names) == (SUPPORT,) else ""
-            raise InvalidInputError(
-                f"'ids' of {type(self).__name__}.{method} must name points of {what}. Got {missing!r}, which "
-                f"is not one{other}."
-            )
-        return found
 
     @contextmanager
     def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
@@ -506,20 +455,3 @@ def _names(ids: Sequence[Any] | Array, caller: str) -> list[Any]:
     if strange:
         raise InvalidTypeError(f"'ids' of {caller} must be strings or 64-bit integers. Got {strange[0]!r}.")
     return names
-
-
-def _told_once(by_round: Sequence[Sequence[SDMWarning]]) -> list[SDMWarning]:
-    """The warnings of several rounds: where several say the like, the first of them."""
-    alike: dict[tuple[Any, ...], list[tuple[int, SDMWarning]]] = {}
-    for number, warnings in enumerate(by_round, start=1):
-        seen: Counter[tuple[Any, ...]] = Counter()
-        for warning in warnings:
-            kind = (type(warning), warning.remedy)
-            alike.setdefault((*kind, seen[kind]), []).append((number, warning))
-            seen[kind] += 1
-
-    def told(number: int, warning: SDMWarning, n_rounds: int) -> SDMWarning:
-        of = f"Round {number}" + (f", and likewise {n_rounds - 1} of the others" if n_rounds > 1 else "")
-        return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
-
-    return [told(*rounds[0], len(rounds)) for rounds in alike.values()]

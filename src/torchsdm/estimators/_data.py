@@ -108,25 +108,6 @@ class Background:
         return fingerprint(self.states, self.labels(int(self.is_trained)).numpy())
 
 
-@dataclass(frozen=True)
-class LabelledPart:
-    """Checked points with class numbers."""
-
-    states: Tensor
-    labels: Tensor
-    examples: Examples
-
-    @property
-    def as_set(self) -> Set:
-        """To be kept apart from other sets."""
-        return self.states, self.examples
-
-    @property
-    def points(self) -> Points:
-        """To build a model from."""
-        return Points(self.states.split(DEFAULT_BLOCK_SIZE), self.labels, self.examples)
-
-
 def given_states(X: Any, y: Any, ids: Any, texts: Any, caller: str) -> LabelledStates:
     """What a caller was given as X, y, ids and texts; LabelledStates have their own of all these."""
     if not isinstance(X, LabelledStates):
@@ -168,24 +149,23 @@ def check_data(
     class_weights(estimator.class_weight, class_numbers, classes, caller)  # refused before hours of training
     examples, codes = check_examples(given.ids, given.texts, len(states), caller), LabelCodes(classes)
     sets: dict[str, Set] = {"training": (states, examples)}
-    parts: dict[str, LabelledPart] = {}
+    parts: dict[str, tuple[Tensor, Tensor, Examples]] = {}
     for name, part in ((CALIBRATION, calibration), (CERTIFICATION, certification)):
         if part is not None:
-            parts[name] = check_part(estimator, part, name, codes, given.origin, caller, sets)
-            sets[name] = parts[name].as_set
-    for name, checked in parts.items():
-        warn_of_other_scale(checked.states, *_mean_and_scale(states), f"'{name}' of {caller}")
+            parts[name] = own, _, own_examples = check_part(estimator, part, name, codes, given.origin, caller, sets)
+            sets[name] = own, own_examples
+    for name, (own, *_) in parts.items():
+        warn_of_other_scale(own, *_mean_and_scale(states), f"'{name}' of {caller}")
     calibrating, certifying = parts.get(CALIBRATION), parts.get(CERTIFICATION)
-    own_calibration = () if calibrating is None else (calibrating.states, calibrating.labels)
     return FitData(
-        TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *own_calibration),
+        TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *(calibrating or ())[:2]),
         len(states),
         classes,
         examples,
-        examples if calibrating is None else calibrating.examples,
+        examples if calibrating is None else calibrating[2],
         fingerprint(states, labels),
         given.origin,
-        None if certifying is None else certifying.points,
+        None if certifying is None else in_blocks(*certifying),
         background=_check_background(estimator, background, classes, given.origin, caller, sets),
     )
 
@@ -198,8 +178,8 @@ def check_part(
     origin: StatesOrigin | None,
     caller: str,
     sets: Mapping[str, Set],
-) -> LabelledPart:
-    """The user's calibration or certification set, apart from other sets."""
+) -> tuple[Tensor, Tensor, Examples]:
+    """States, class numbers and examples of the user's calibration or certification set, apart from other sets."""
     part = given_part(part, name, caller)
     estimator._check_alike(part, name, origin, caller)
     where = f"{caller} ({name})"
@@ -211,7 +191,12 @@ def check_part(
     ids = next_ids(taken, len(states)) if part.ids is None else part.ids
     examples = check_examples(ids, part.texts, len(states), caller)
     keep_apart((states, examples), sets, caller, to=name, by_text=origin is not None)
-    return LabelledPart(states, class_numbers, examples)
+    return states, class_numbers, examples
+
+
+def in_blocks(states: Tensor, labels: Tensor, examples: Examples) -> Points:
+    """Points to build a model from."""
+    return Points(states.split(DEFAULT_BLOCK_SIZE), labels, examples)
 
 
 def _check_background(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import time
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from torchsdm.core import Adaptor, Target, largest, restore_adaptor
 from torchsdm.data import LabelledStates
-from torchsdm.estimators._data import Background, FitData
+from torchsdm.estimators._data import FitData
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Certification, Points, SDMModel
 from torchsdm.training import (
@@ -59,23 +60,32 @@ class ModelBuilder:
     alphas: tuple[Target, ...]
     min_class_count: int
 
-    def of_round(self, one: Round, training: Training) -> SDMModel:
-        """The model of a round, with its support and calibration set in batch-invariant arithmetic."""
+    def of_round(self, one: Round, training: Training) -> tuple[SDMModel, Array, Array]:
+        """The model of a round, and the rows that it was trained and calibrated on.
+
+        Background examples that a round was judged by go to its support once it is trained: calibration is about the
+        classes alone, as eCDFs, region and certificate speak of inputs that belong.
+        """
         settings, data = self.settings, self.data
-        train, calibration = _background_to_support(*training.parts(one.number), len(data.classes))
+        train, calibration = training.parts(one.number)
+        is_given = data.points.calibration_states is not None
+        trained, calibrated = (
+            self._own(train.rows),
+            calibration.rows.numpy() if is_given else self._own(calibration.rows),
+        )
+        beyond = calibration.labels == len(data.classes)
+        if bool(beyond.any()):
+            labels = torch.cat([train.labels, calibration.labels[beyond]])
+            train = Part(train.hidden_states, labels, torch.cat([train.rows, calibration.rows[beyond]]))
+            calibration = Part(calibration.hidden_states, calibration.labels[~beyond], calibration.rows[~beyond])
         width = train.hidden_states.shape[-1]
         adaptor = restore_adaptor(settings.adaptor, width, settings.n_classes, settings.n_filters, one.best_weights)
         calibrating = data.calibration_examples.take(calibration.rows.tolist())
-        return self._build(adaptor, train, Points(calibration.blocks(), calibration.labels, calibrating))
+        points = Points(calibration.blocks(), calibration.labels, calibrating)
+        return self._build(adaptor, train, points), trained, calibrated
 
-    def rows_of_round(self, one: Round, training: Training) -> tuple[Array, Array]:
-        """The rows of X, or of the given calibration set, that a round was trained and calibrated on."""
-        train, calibration = training.parts(one.number)
-        is_given = self.data.points.calibration_states is not None
-        return self._own(train.rows), calibration.rows.numpy() if is_given else self._own(calibration.rows)
-
-    def linear(self) -> tuple[SDMModel, EpochRecord]:
-        """The model of the linear solution, and a record of what it came to, as one epoch.
+    def linear(self) -> tuple[SDMModel, Array, Array, EpochRecord]:
+        """The model of the linear solution, the rows that it was trained and calibrated on, and a record, as one epoch.
 
         All usable points are its support, and they calibrate it unless a calibration set is given.
         """
@@ -90,19 +100,15 @@ class ModelBuilder:
         model = self._build(adaptor, train, calibrating, solution.out_of_fold)
         known = model.calibration
         _, summary = epoch_summary(known.logits, known.labels, known.similarity, known.nearest_distance)
-        return model, EpochRecord(
+        trained = self._own(train.rows)
+        record = EpochRecord(
             round=0,
             epoch=1,
             step_loss=solution.loss,
             **{f"{part}_{name}": value for part in ("train", "calibration") for name, value in summary.items()},
             seconds=time.perf_counter() - start,
         )
-
-    def rows_of_linear(self) -> tuple[Array, Array]:
-        """The rows that the linear solution was trained and calibrated on."""
-        points, given = self.data.points, self.data.points.given_calibration
-        trained = self._own(points.usable.rows)
-        return trained, trained if given is None else given.rows.numpy()
+        return model, trained, trained if given is None else given.rows.numpy(), record
 
     def _own(self, rows: Tensor) -> Array:
         """Those of X: background examples that are trained on come after them."""
@@ -112,11 +118,15 @@ class ModelBuilder:
     def _build(
         self, adaptor: Adaptor, train: Part, calibration: Points | None, out_of_fold: Tensor | None = None
     ) -> SDMModel:
-        data, settings = self.data, self.settings
-        points = Points(train.blocks(), train.labels, data.examples.take(train.rows.tolist()))
+        data, settings, background = self.data, self.settings, self.data.background
+        blocks, labels, examples = train.blocks(), train.labels, data.examples.take(train.rows.tolist())
+        if background is not None and not background.is_trained:
+            blocks = itertools.chain(blocks, background.states.split(DEFAULT_BLOCK_SIZE))
+            labels = torch.cat([labels, background.labels(len(data.classes))])
+            examples = examples.with_added(background.examples)
         return SDMModel.build(
             adaptor.to(settings.device),
-            _with_exemplars(points, data.background, len(data.classes)),
+            Points(blocks, labels, examples),
             calibration,
             data.classes,
             self.alphas,
@@ -124,31 +134,6 @@ class ModelBuilder:
             min_class_count=self.min_class_count,
             block_size=settings.block_size,
         )
-
-
-def _background_to_support(train: Part, calibration: Part, n_classes: int) -> tuple[Part, Part]:
-    """A round's parts once it is trained: background examples that it was judged by go to the support, too.
-
-    Calibration is about the classes alone: eCDFs, region and certificate speak of inputs that belong.
-    """
-    is_background = calibration.labels == n_classes
-    if not bool(is_background.any()):
-        return train, calibration
-    kept = Part(calibration.hidden_states, calibration.labels[~is_background], calibration.rows[~is_background])
-    labels = torch.cat([train.labels, calibration.labels[is_background]])
-    rows = torch.cat([train.rows, calibration.rows[is_background]])
-    return Part(train.hidden_states, labels, rows), kept
-
-
-def _with_exemplars(training: Points, background: Background | None, n_classes: int) -> Points:
-    """The training points, with background examples that were not trained on."""
-    if background is None or background.is_trained:
-        return training
-    return Points(
-        [*training.state_blocks, *background.states.split(DEFAULT_BLOCK_SIZE)],
-        torch.cat([training.labels, background.labels(n_classes)]),
-        training.examples.with_added(background.examples),
-    )
 
 
 @dataclass(frozen=True)
@@ -160,17 +145,6 @@ class Terms:
     familiarity: float
     families: Array | None
     """The number of the pool that each class is put into (C,), if it has too few points of its own."""
-
-
-@dataclass(frozen=True)
-class Certified:
-    """A certificate, and what it was made of."""
-
-    certificate: Certificate
-    reliability: Reliability | None = None
-    """The score that its thresholds are for; None without a test."""
-    asked: Mapping[str, float] | None = None
-    """What the sample was asked so far, this included, and the delta of every answer; None without a test."""
 
 
 def hold_out(
@@ -194,12 +168,17 @@ def hold_out(
     return replace(data, points=points, certification=held_out, n_given_back=n_given_back), chosen
 
 
-def certified(model: SDMModel, alpha: Target, terms: Terms, spent: Mapping[str, float]) -> Certified:
-    """Find the certified rule of a model, if it has certification points; ``spent`` is what those were asked so far."""
+def certified(
+    model: SDMModel, alpha: Target, terms: Terms, spent: Mapping[str, float]
+) -> tuple[Certificate, Reliability | None, Mapping[str, float]]:
+    """Find the certified rule of a model, if it has certification points, and the score that its thresholds are for.
+
+    ``spent`` is what those points were asked so far, and the delta of every answer; the last of what is returned, too.
+    """
     points, n_classes = model.certification, len(model.classes)
     if points is None or len(points.labels) == 0 or largest(alpha) == 1:
         nothing = (alpha, terms.delta, terms.control, n_classes)
-        return Certified(Certificate.without_test(*nothing, looks=len(spent), delta_spent=sum(spent.values())))
+        return Certificate.without_test(*nothing, looks=len(spent), delta_spent=sum(spent.values())), None, spent
     calibration, certification, reliability = scored_samples(model, points, terms.familiarity)
     certificate = certify(
         *(calibration, certification, n_classes),
@@ -223,7 +202,7 @@ def certified(model: SDMModel, alpha: Target, terms: Terms, spent: Mapping[str, 
         delta_spent=sum(earlier.values()) + certificate.delta,
         n_corrected=points.n_corrected,
     )
-    return Certified(certificate, reliability, {**earlier, name: certificate.delta})
+    return certificate, reliability, {**earlier, name: certificate.delta}
 
 
 def alpha_curve(model: SDMModel, terms: Terms, n_certification: int) -> AlphaCurve:

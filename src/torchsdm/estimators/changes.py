@@ -298,22 +298,16 @@ def _replace_sample(classifier: BaseSDMClassifier, record: Record) -> None:
 def _count_looks(classifier: BaseSDMClassifier, log: ReadLog) -> None:
     """A question that a certification sample answered stays asked if its change is undone, or computed again."""
     before, certificate, points = classifier.deltas_spent_, classifier.certificate_, classifier.models_[0].certification
-    spent = _with_questions(before, log)
+    spent = {sample: dict(questions) for sample, questions in before.items()}
+    for change in log.history[log.base :]:
+        for sample, questions in change.details.get("questions", {}).items():
+            spent[sample] = {**questions, **spent.get(sample, {})}
     if certificate is not None and points is not None:
         known = before.get(points.fingerprint, {})
         more = [delta for name, delta in spent.get(points.fingerprint, {}).items() if name not in known]
         looks, delta_spent = certificate.looks + len(more), certificate.delta_spent + sum(more)
         classifier.certificate_ = replace(certificate, looks=looks, delta_spent=delta_spent)
     classifier.deltas_spent_ = spent
-
-
-def _with_questions(spent: Mapping[str, Mapping[str, float]], log: ReadLog) -> dict[str, dict[str, float]]:
-    """What each certification sample was asked, also by all changes of a log."""
-    found = {sample: dict(questions) for sample, questions in spent.items()}
-    for change in log.history[log.base :]:
-        for sample, questions in change.details.get("questions", {}).items():
-            found[sample] = {**questions, **found.get(sample, {})}
-    return found
 
 
 # --- Rows and outcomes -----------------------------------------------------------------------------------------------

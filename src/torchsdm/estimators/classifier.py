@@ -15,13 +15,13 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_con
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy, warn_user
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.estimators._data import FitData, check_data, check_part, keep_apart, warn_of_other_scale
+from torchsdm.estimators._data import FitData, check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
 from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
 from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_numpy_export
 from torchsdm.settings import AUTO
-from torchsdm.training import History, best_round
+from torchsdm.training import History, best_round, seed_of_fit
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive
 
@@ -198,13 +198,13 @@ class SDMClassifier(BaseSDMClassifier):
                 raise InvalidInputError(
                     f"'keep_rounds' of {caller} is for training='sdm': linear training has no rounds."
                 )
-            self._draw_seed(seed)
+            self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             alpha = check_targets(self.alpha, data.classes, caller)[0]
             was_split = data.points.calibration_states is not None
             certifies = data.certification is not None or not (self.certification_size is None or was_split)
             if certifies:
                 check_control(alpha, self.control, caller)
-                self._families(data.classes)  # before hours of training
+                self._terms(data.classes)  # refused before hours of training
             terms: dict[str, Any] = {"delta": self.delta, "control": self.control, "seed": self.random_seed_}
             data, self.certification_rows_ = hold_out(data, self.certification_size, alpha, **terms)
             for name in ("round_models_", "certificate_", "reliability_"):
@@ -220,9 +220,7 @@ class SDMClassifier(BaseSDMClassifier):
         return self
 
     def _linear_model(self, data: FitData) -> SDMModel:
-        builder = self._begin(data)
-        self.training_rows_, self.calibration_rows_ = builder.rows_of_linear()
-        model, record = builder.linear()
+        model, self.training_rows_, self.calibration_rows_, record = self._begin(data).linear()
         self.history_ = History((record,))
         return model
 
@@ -230,11 +228,11 @@ class SDMClassifier(BaseSDMClassifier):
         builder = self._begin(data)
         training, rounds = self._train(builder)
         best = best_round(rounds)
-        self.training_rows_, self.calibration_rows_ = builder.rows_of_round(best, training)
-        if not keep_rounds:
-            return builder.of_round(best, training)
-        self.round_models_ = tuple(builder.of_round(one, training) for one in rounds)
-        return self.round_models_[best.number]
+        model, self.training_rows_, self.calibration_rows_ = builder.of_round(best, training)
+        if keep_rounds:
+            others = (model if one is best else builder.of_round(one, training)[0] for one in rounds)
+            self.round_models_ = tuple(others)
+        return model
 
     def recertify(
         self: Self,
@@ -266,9 +264,9 @@ class SDMClassifier(BaseSDMClassifier):
                     first = 1 + model.largest_number()
                     given = replace(given, ids=list(range(first, first + len(given))))
                 part = check_part(self, given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
-                warn_of_other_scale(part.states, model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
+                warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
                 earlier = model.certification
-                model.certify_with(part.points)
+                model.certify_with(in_blocks(*part))
                 if earlier is not None and not model.takes_up(earlier):
                     others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
                 by_text = self.states_origin_ is not None
@@ -359,21 +357,18 @@ class SDMClassifier(BaseSDMClassifier):
         """Certify a model, if it has certification points; warns if no rule is found."""
         terms, points = self._terms(model.classes), model.certification
         spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
-        made = certified(model, alpha, terms, spent)
-        self.certificate_, self.familiarity_, self.measures_familiarity_ = made.certificate, terms.familiarity, True
-        if points is not None and made.asked is not None:
-            self.reliability_ = made.reliability
-            self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: made.asked}
+        self.certificate_, reliability, asked = certified(model, alpha, terms, spent)
+        self.familiarity_, self.measures_familiarity_ = terms.familiarity, True
+        if points is not None and reliability is not None:
+            self.reliability_ = reliability
+            self.deltas_spent_ = {**self.deltas_spent_, points.fingerprint: asked}
         warning = self.certificate_.warning(model.classes.tolist())
         if warning is not None:
             warn_user(warning)
 
     def _terms(self, classes: Array) -> Terms:
-        return Terms(float(self.delta), self.control, float(self.familiarity), self._families(classes))
-
-    def _families(self, classes: Array) -> Array | None:
-        """The number of the pool that each class is put into (C,), if it has too few points of its own."""
-        return None if self.pools is None else check_pools(self.pools, classes, "SDMClassifier")
+        families = None if self.pools is None else check_pools(self.pools, classes, "SDMClassifier")
+        return Terms(float(self.delta), self.control, float(self.familiarity), families)
 
     @property
     def _certified_alpha(self) -> Target:

@@ -17,6 +17,7 @@ from torchsdm.estimators._data import check_data
 from torchsdm.estimators.classifier import SDMClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.model import Explanation, explain
+from torchsdm.training import seed_of_fit
 from torchsdm.validation import Array, ArrayLike, check_positive
 
 Self = TypeVar("Self", bound="SDMEnsemble")
@@ -52,10 +53,10 @@ class SDMEnsemble(BaseSDMClassifier):
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
             data = check_data(self, X, y, ids, texts, calibration, background=background)
-            self._draw_seed(seed)
+            self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             builder = self._begin(data)
             training, rounds = self._train(builder)
-            self.models_ = tuple(builder.of_round(one, training) for one in rounds)
+            self.models_ = tuple(builder.of_round(one, training)[0] for one in rounds)
             self._warn_of_regions()
         return self
 

@@ -140,8 +140,14 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         _check_labels(documents, held_out, caller, classifier)
         if background is not None:
             held_out["background"] = _documents(background, f"{caller} (background)")
-        store, elsewhere = self._make_store(caller), extract_on(self.backend, caller)
-        extractor = self._make_extractor()
+        elsewhere, store = extract_on(self.backend, caller), default_store() if self.cache is True else None
+        if not isinstance(self.cache, bool):
+            store = StatesStore(check_path(self.cache, "cache", caller))
+        if isinstance(self.model, HiddenStateExtractor) and self.prompt is not None:
+            raise InvalidInputError("'prompt' of SDMTextClassifier must be None if 'model' is an extractor.")
+        extractor = self.model
+        if not isinstance(extractor, HiddenStateExtractor):
+            extractor = HiddenStateExtractor(extractor, self.prompt)
         training = extractor.labelled_states(documents, store=store, elsewhere=elsewhere)
         parts: dict[str, Any] = {}
         for name, one in held_out.items():
@@ -319,18 +325,6 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         return self._fitted("model_card").model_card()
 
     # ---------------------------------------------------------------- inside
-
-    def _make_extractor(self) -> HiddenStateExtractor:
-        if isinstance(self.model, HiddenStateExtractor):
-            if self.prompt is not None:
-                raise InvalidInputError("'prompt' of SDMTextClassifier must be None if 'model' is an extractor.")
-            return self.model
-        return HiddenStateExtractor(self.model, self.prompt)
-
-    def _make_store(self, caller: str) -> StatesStore | None:
-        if isinstance(self.cache, bool):
-            return default_store() if self.cache else None
-        return StatesStore(check_path(self.cache, "cache", caller))
 
     def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
         if not hasattr(self, "classifier_"):

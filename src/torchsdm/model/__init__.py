@@ -1,6 +1,6 @@
 """One fitted model and its directory: calibration, explanations, log of changes, card, hub, export."""
 
-from torchsdm.model.calibration import Calibration, EncodedPoints
+from torchsdm.model.calibration import Calibration, EncodedPoints, told_once
 from torchsdm.model.changes import (
     CHANGES,
     COSTLY,
@@ -38,6 +38,7 @@ from torchsdm.model.model import (
     Certification,
     Points,
     SDMModel,
+    locate,
 )
 from torchsdm.model.model_files import outcome_to_bytes, put_together, take_apart, take_outcome
 from torchsdm.model.numpy_export import write_numpy_export
@@ -76,6 +77,7 @@ __all__ = [
     "holds_model",
     "label_values_from_json",
     "label_values_to_json",
+    "locate",
     "mapped_tensors",
     "model_card",
     "number_or_none",
@@ -89,6 +91,7 @@ __all__ = [
     "saving",
     "take_apart",
     "take_outcome",
+    "told_once",
     "write_model",
     "write_numpy_export",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -225,6 +226,25 @@ class Calibration:
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
         regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
         return replace(self, regions=regions, min_class_count=min_class_count)
+
+
+def told_once(by_round: Sequence[list[SDMWarning]]) -> list[SDMWarning]:
+    """The warnings of one round or several: where several say the like, the first of them."""
+    if len(by_round) == 1:
+        return by_round[0]
+    alike: dict[tuple[Any, ...], list[tuple[int, SDMWarning]]] = {}
+    for number, warnings in enumerate(by_round, start=1):
+        seen: Counter[tuple[Any, ...]] = Counter()
+        for warning in warnings:
+            kind = (type(warning), warning.remedy)
+            alike.setdefault((*kind, seen[kind]), []).append((number, warning))
+            seen[kind] += 1
+
+    def told(number: int, warning: SDMWarning, n_rounds: int) -> SDMWarning:
+        of = f"Round {number}" + (f", and likewise {n_rounds - 1} of the others" if n_rounds > 1 else "")
+        return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
+
+    return [told(*rounds[0], len(rounds)) for rounds in alike.values()]
 
 
 def _find_regions(

@@ -100,20 +100,10 @@ decisions = model.decide({example})"""
 _SHOWN_CLASSES = 50  # rows of the table of classes
 
 
-def model_card(
-    kind: str,
-    models: Sequence[SDMModel],
-    n_inputs: int,
-    fingerprint: str,
-    states_origin: StatesOrigin | None = None,
-    *,
-    certificate: Certificate | None = None,
-    policy: str = "certified",
-    warnings: Sequence[str] = (),
-    source: str | None = None,
-    input_ndim: int = 2,
-) -> str:
-    """Describe fitted models (one, or the rounds of an ensemble) in Markdown; ``source`` names the training data."""
+def model_card(estimator: Any) -> str:
+    """Describe a fitted ``SDMClassifier`` or ``SDMEnsemble`` in Markdown."""
+    kind, models, n_inputs = type(estimator).__name__, estimator.models_, estimator.n_features_in_
+    certificate, states_origin = estimator.certificate_, estimator.states_origin_
     names = [str(name) for name in models[0].classes.tolist()]
     regions = [
         (f"### Round {number}\n\n" if len(models) > 1 else "") + _describe_region(model, region, names)
@@ -131,16 +121,16 @@ def model_card(
         n_support=", ".join(str(len(model.support)) for model in models),
         n_calibration=", ".join(str(len(model.calibration.labels)) for model in models),
         n_certification=", ".join(str(len(one.labels)) for one in certification) or "none",
-        fingerprint=fingerprint,
-        source=_describe_source(models[0], source),
+        fingerprint=estimator.data_fingerprint_,
+        source=_describe_source(models[0], estimator.data_source_),
         counts=_describe_counts(models, names),
         promise=_describe_promise(certificate, names, is_current=not models[0].outdated, is_ensemble=len(models) > 1),
         limits="\n".join(f"- {limit}" for limit in limits(None if certificate is None else certificate.promise(names))),
-        policy=policy,
-        admits=ADMITS[policy],
-        warnings="\n".join(f"- Warning: {warning}" for warning in warnings) or "There are no warnings.",
+        policy=estimator.policy,
+        admits=ADMITS[estimator.policy],
+        warnings="\n".join(f"- Warning: {warning}" for warning in estimator.warnings()) or "There are no warnings.",
         regions="\n\n".join(regions),
-        use=_use_states(kind, n_inputs, input_ndim) if states_origin is None else _use_texts(states_origin),
+        use=_use_states(kind, n_inputs, estimator.input_ndim_) if states_origin is None else _use_texts(states_origin),
     )
 
 

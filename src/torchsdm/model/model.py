@@ -148,7 +148,7 @@ class SDMModel:
 
     def has_points(self, hidden_states: Tensor, texts: Sequence[str | None] | Array | None = None) -> dict[str, Array]:
         """Which inputs (N,) are points of each set that the model has: same exemplar or same text."""
-        rows = torch.cat([self._encode(block).exemplars for block in hidden_states.split(_ROWS_AT_ONCE)])
+        rows = torch.cat([block.exemplars for block in self._encoded_blocks(hidden_states)])
         inputs = (IndexedRows.of(rows), Examples.of(range(len(rows)), texts))
         has = {}
         for name, known in self.sets().items():
@@ -177,21 +177,22 @@ class SDMModel:
 
     def decide_encoded(self, points: Encoded) -> SDMDecisions:
         """Decide on points that are encoded already, such as those of calibration or certification."""
-        return Decisions.concatenate([self._decide_block(block)[0] for block in points.split(_ROWS_AT_ONCE)])
+        return Decisions.concatenate([decisions for decisions, _ in self._decide(points.split(_ROWS_AT_ONCE))])
 
     def decide(self, hidden_states: Tensor) -> SDMDecisions:
         """Decide on hidden states (N, D) or (N, positions, D)."""
-        return Decisions.concatenate([decisions for decisions, _ in self._decide_blocks(hidden_states)])
+        blocks = self._encoded_blocks(hidden_states)
+        return Decisions.concatenate([decisions for decisions, _ in self._decide(blocks)])
 
     def decide_with_neighbors(self, hidden_states: Tensor, k: int) -> tuple[SDMDecisions, Tensor, Tensor]:
         """Decisions, and the distances and indices (N, k) of the nearest support points."""
-        decisions, matches = zip(*self._decide_blocks(hidden_states, k), strict=True)
+        decisions, matches = zip(*self._decide(self._encoded_blocks(hidden_states), k), strict=True)
         distances = torch.cat([match.neighbor_distances for match in matches])
         return Decisions.concatenate(decisions), distances, torch.cat([match.neighbor_indices for match in matches])
 
     def logits(self, hidden_states: Tensor) -> Tensor:
         """Logits (N, C)."""
-        return torch.cat([self._encode(block).logits for block in hidden_states.split(_ROWS_AT_ONCE)]).cpu()
+        return torch.cat([block.logits for block in self._encoded_blocks(hidden_states)]).cpu()
 
     def predict(self, hidden_states: Tensor) -> Tensor:
         """Predicted class numbers (N,), from the logits only."""
@@ -212,7 +213,7 @@ class SDMModel:
 
     def encoded(self, hidden_states: Tensor, labels: Tensor, examples: Examples) -> EncodedPoints:
         """Points as the adaptor sees them, to add."""
-        points = self._encode(hidden_states)
+        points = Encoded.concatenate(list(self._encoded_blocks(hidden_states)))
         return EncodedPoints(points, labels.to(points.exemplars.device), examples)
 
     def add(self, points: EncodedPoints, *, to: str = SUPPORT) -> None:
@@ -262,23 +263,61 @@ class SDMModel:
             self.next_calibration = points
         self.outdated = True
 
-    def _encode(self, hidden_states: Tensor) -> Encoded:
-        points = _encode(self.adaptor, [hidden_states], len(self.classes))
-        check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
-        return points
-
-    def _decide_blocks(self, hidden_states: Tensor, k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
+    def _encoded_blocks(self, hidden_states: Tensor) -> Iterator[Encoded]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            yield self._decide_block(self._encode(block), k)
+            points = _encode(self.adaptor, [block], len(self.classes))
+            check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
+            yield points
 
-    def _decide_block(self, points: Encoded, k: int = 0) -> tuple[SDMDecisions, Match]:
+    def _decide(self, blocks: Iterable[Encoded], k: int = 0) -> Iterator[tuple[SDMDecisions, Match]]:
         known = self.calibration
-        match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
-        decisions = decide(points.logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes)
-        if self.has_background:
-            is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
-            decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
-        return decisions, match
+        for points in blocks:
+            match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
+            decisions = decide(points.logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes)
+            if self.has_background:
+                is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
+                decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
+            yield decisions, match
+
+
+def locate(
+    models: Sequence[SDMModel], ids: Sequence[Any], names: Sequence[str], kind: str, method: str
+) -> list[tuple[SDMModel, str, list[int], list[int]]]:
+    """Where the ids are in sets of these names: model, set, positions in it, and which of the ids those are.
+
+    Every id must be in some model. In one model it may be in one set only, unless it is the same point of both.
+    """
+    found: list[tuple[SDMModel, str, list[int], list[int]]] = []
+    seen: set[int] = set()
+    for model in models:
+        taken: dict[int, str] = {}
+        in_support: Sequence[int | None] = [None] * len(ids)
+        for name, (_, examples) in model.sets().items():
+            places = examples.positions(ids) if name in names else []
+            rows = [row for row, place in enumerate(places) if place is not None]
+            if name == SUPPORT:
+                in_support = places or in_support
+            own = model.calibration_points.places if name == CALIBRATION else None
+            is_same = {row for row in rows if own is not None and own[places[row]] == in_support[row]}
+            twice = next((row for row in rows if row in taken and row not in is_same), None)
+            if twice is not None:
+                raise InvalidInputError(
+                    f"'ids' of {kind}.{method}: {ids[twice]!r} names a point of the {taken[twice]} set and one of the "
+                    f"{name} set. For the support use {method}_exemplars."
+                )
+            taken |= dict.fromkeys(rows, name)
+            if rows:
+                found.append((model, name, [place for place in places if place is not None], rows))
+        seen |= taken.keys()
+    missing = next((name for row, name in enumerate(ids) if row not in seen), None)
+    if missing is not None:
+        what, other = "the model", ""
+        if tuple(names) == (SUPPORT,):
+            what, other = "the support", " (calibration points are not part of the support)"
+        raise InvalidInputError(
+            f"'ids' of {kind}.{method} must name points of {what}. Got {missing!r}, which is not one{other}."
+        )
+    return found
 
 
 def _places_without(places: Tensor, gone: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -27,27 +28,19 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        about = Gauge("torchsdm_info", "The package that is running.", ["version"], registry=registry)
-        about.labels(__version__).set(1)
-        self._requests = Counter(
-            "torchsdm_requests", "Requests that were answered.", ["route", "status"], registry=registry
-        )
-        self._seconds = Histogram(
-            "torchsdm_request_seconds",
-            "Time from a request's head to the end of its answer.",
-            ["route"],
-            buckets=_SECONDS,
-            registry=registry,
-        )
-        self._lanes = Counter("torchsdm_decisions", "Inputs that were decided on.", ["lane"], registry=registry)
-        self._no_similarity = Counter("torchsdm_similarity_zero", "Decisions with q = 0.", registry=registry)
-        self._too_far = Counter("torchsdm_distance_quantile_zero", "Decisions with d = 0.", registry=registry)
-        self.batches = Histogram(
-            "torchsdm_batch_rows", "Inputs that were answered together.", buckets=_ROWS, registry=registry
-        )
-        self.queue = Gauge("torchsdm_queue_length", "Requests waiting.", registry=registry)
-        self.version = Gauge("torchsdm_support_version", "Version of the support in use.", registry=registry)
-        self.reloads = Counter("torchsdm_reloads", "Models that replaced another while serving.", registry=registry)
+        counter, gauge = partial(Counter, registry=registry), partial(Gauge, registry=registry)
+        histogram = partial(Histogram, registry=registry)
+        gauge("torchsdm_info", "The package that is running.", ["version"]).labels(__version__).set(1)
+        self._requests = counter("torchsdm_requests", "Requests that were answered.", ["route", "status"])
+        said = "Time from a request's head to the end of its answer."
+        self._seconds = histogram("torchsdm_request_seconds", said, ["route"], buckets=_SECONDS)
+        self._lanes = counter("torchsdm_decisions", "Inputs that were decided on.", ["lane"])
+        self._no_similarity = counter("torchsdm_similarity_zero", "Decisions with q = 0.")
+        self._too_far = counter("torchsdm_distance_quantile_zero", "Decisions with d = 0.")
+        self.batches = histogram("torchsdm_batch_rows", "Inputs that were answered together.", buckets=_ROWS)
+        self.queue = gauge("torchsdm_queue_length", "Requests waiting.")
+        self.version = gauge("torchsdm_support_version", "Version of the support in use.")
+        self.reloads = counter("torchsdm_reloads", "Models that replaced another while serving.")
         guard = {
             "log_martingale": ("torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold."),
             "log_threshold": ("torchsdm_guard_log_threshold", "Where the guard is raised."),
@@ -55,7 +48,7 @@ class Metrics:
             "n_seen": ("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
         self.recent = Recent()
-        self._guard = {field: Gauge(*said, registry=registry) for field, said in guard.items()}
+        self._guard = {field: gauge(*described) for field, described in guard.items()}
 
     def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Count decisions that were given out."""
