@@ -70,6 +70,12 @@ def training_data(estimator: Any, states: Tensor, y: Any, calibration: Any, call
     return TrainingData(states, numbers, given, LabelCodes(classes).encode(given_labels, caller)), classes
 
 
+def require_fitted(estimator: Any, learned: str, method: str = "decide") -> None:
+    """Require that an estimator has learned something before a method is called."""
+    if not hasattr(estimator, learned):
+        raise NotFittedError(f"This {type(estimator).__name__} is not fitted yet: call fit before {method}.")
+
+
 class DecidingClassifier(ClassifierMixin, BaseEstimator, ABC):
     """A classifier that decides; its predictions and probabilities are those of its decisions."""
 
@@ -84,10 +90,6 @@ class DecidingClassifier(ClassifierMixin, BaseEstimator, ABC):
     def predict_proba(self, X: ArrayLike) -> Array:
         """The estimator's class probabilities (N, C)."""
         return self.decide(X).probabilities
-
-    def _require(self, learned: str) -> None:
-        if not hasattr(self, learned):
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit before decide.")
 
 
 @dataclass(eq=False, repr=False)
@@ -135,7 +137,7 @@ class SelectiveClassifier(DecidingClassifier):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and whether it is admitted."""
-        self._require("is_fitted_")
+        require_fitted(self, "is_fitted_")
         if self.model is None:
             return self.decide_logits(self._check_logits(X, f"{type(self).__name__}.decide"))
         return self.decide_logits(self.fitted_model_.logits(X))

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torchsdm.baselines.base import DecidingClassifier, SelectiveClassifier
+from torchsdm.baselines.base import DecidingClassifier, SelectiveClassifier, require_fitted
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, Target, smallest
 from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
 from torchsdm.labels import LabelCodes
 from torchsdm.trust import ScoredSample, certify
-from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_positive, check_same_length
+from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length, check_share
 
 Self = TypeVar("Self", bound="CertifiedScore")
 
@@ -89,12 +89,12 @@ class CertifiedScore(DecidingClassifier):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the estimator's label, and whether the certified rule admits it."""
-        self._require("certificate_")
+        require_fitted(self, "certificate_")
         return self.applied(self.estimator.decide(X))
 
     def applied(self, answers: Decisions) -> Decisions:
         """The same for what the estimator decided on inputs, so that several scores of it need not ask it again."""
-        self._require("certificate_")
+        require_fitted(self, "certificate_")
         score = self._score(answers)
         admitted = self.certificate_.admits(answers.logits.argmax(axis=1), score, np.isfinite(score))
         alphas, logits, probabilities = [smallest(self.alpha)], answers.logits, answers.probabilities
@@ -187,9 +187,7 @@ class RiskControlledAbstention(SelectiveClassifier):
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
         name = type(self).__name__
-        check_positive(self.confidence_level, "confidence_level", name)
-        if self.confidence_level >= 1:
-            raise InvalidInputError(f"'confidence_level' of {name} must be in (0, 1). Got {self.confidence_level!r}.")
+        check_share(self.confidence_level, "confidence_level", name)
         if self.alphas_[-1] == 1:
             raise InvalidInputError(
                 f"'alpha' of {name} must be in (0.5, 1). Got 1.0; no finite sample shows an accuracy of 1."

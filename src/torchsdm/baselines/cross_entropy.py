@@ -13,12 +13,11 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.baselines.base import training_data
+from torchsdm.baselines.base import require_fitted, training_data
 from torchsdm.baselines.softmax import softmax
 from torchsdm.cluster import Backend, run_rounds
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
 from torchsdm.data import LabelledStates
-from torchsdm.errors import NotFittedError
 from torchsdm.estimators import check_training, training_settings
 from torchsdm.training import (
     AdaptorLearner,
@@ -114,12 +113,12 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def logits(self, X: ArrayLike) -> Array:
         """Logits (N, C), in the order of ``classes_``; a row's logits do not depend on the other rows."""
-        self._check_is_fitted("logits")
+        require_fitted(self, "network_", "logits")
         return self._logits(check_hidden_states(self, X, f"{type(self).__name__}.logits", reset=False))
 
     def calibration_logits(self) -> tuple[Array, Array]:
         """Logits (M, C) and class numbers (M,) of the best round's calibration part."""
-        self._check_is_fitted("calibration_logits")
+        require_fitted(self, "network_", "calibration_logits")
         return self._calibration_logits, self._calibration_labels
 
     def predict(self, X: ArrayLike) -> Array:
@@ -142,10 +141,6 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
 
     def _check_parameters(self, caller: str) -> None:
         check_training(self, caller, self._width)
-
-    def _check_is_fitted(self, method: str) -> None:
-        if not hasattr(self, "network_"):
-            raise NotFittedError(f"This {type(self).__name__} is not fitted yet: call fit before {method}.")
 
 
 @dataclass(eq=False, repr=False)

@@ -15,7 +15,7 @@ from sklearn.covariance import LedoitWolf
 from torch import Tensor
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.baselines.base import DecidingClassifier, LogitModel, training_data
+from torchsdm.baselines.base import DecidingClassifier, LogitModel, require_fitted, training_data
 from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
@@ -114,7 +114,7 @@ class CalibratedThreshold(DecidingClassifier):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and whether its score reaches the threshold."""
-        self._require("thresholds_")
+        require_fitted(self, "thresholds_")
         logits, p, score = self._answer(self._check_states(X, f"{type(self).__name__}.decide", reset=False))
         admitted_at = score[:, None] >= self.thresholds_  # (N, 1) >= (A,) -> (N, A)
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, p, admitted_at, score=score)

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from torchsdm.baselines.base import DecidingClassifier
+from torchsdm.baselines.base import DecidingClassifier, require_fitted
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, NotFittedError
@@ -71,7 +71,7 @@ class SDMRule(DecidingClassifier):
     @property
     def certificate_(self) -> Certificate | None:
         """The certificate that admits."""
-        self._require("fitted_model_")
+        require_fitted(self, "fitted_model_")
         return self.fitted_model_.certificate_ if self.rule == "certified" else None
 
     def decide(self, X: ArrayLike) -> Decisions:
@@ -80,7 +80,7 @@ class SDMRule(DecidingClassifier):
         The decisions have SDM's signals only for the rules that use them: 'sdm', the two of the region and 'certified',
         which alone has lanes.
         """
-        self._require("fitted_model_")
+        require_fitted(self, "fitted_model_")
         return self.applied(self.fitted_model_.decide(X))
 
     def applied(self, decisions: SDMDecisions) -> Decisions:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
+from torchsdm.baselines.base import require_fitted
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.errors import MissingExtraError, TrainingError
@@ -92,7 +93,7 @@ class VBLLClassifier(RoundsClassifier):
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and at which alphas its predictive probability is high enough."""
-        self._check_is_fitted("decide")
+        require_fitted(self, "network_")
         probabilities = self._probabilities(check_hidden_states(self, X, "VBLLClassifier.decide", reset=False))
         admitted_at = probabilities.max(axis=1)[:, None] >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
         return Decisions.of_probabilities(

@@ -410,16 +410,13 @@ def _in_memory(given: Any, beside: Mapping[str, Any]) -> Source:
         return Source("the list", lambda: _document_rows(items))
     if any(isinstance(item, Mapping) for item in items):
         _refuse_beside(beside, "mappings")
-        strange = [item for item in items if not isinstance(item, Mapping)]
-        if strange:
-            raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange[0]!r}.")
+        for strange in (item for item in items if not isinstance(item, Mapping)):
+            raise InvalidTypeError(f"'source' of Documents must be all mappings or all texts. Got {strange!r}.")
         return Source("the list", lambda: _numbered(items))
     lists = {name: as_list(values, f"{name}s", "Documents") for name, values in beside.items()}
     for name, values in lists.items():
         check_same_length(len(items), values, f"{name}s", "Documents")
-    rows = [
-        {"text": item, **{name: values[number] for name, values in lists.items()}} for number, item in enumerate(items)
-    ]
+    rows = [dict(zip(("text", *lists), row, strict=True)) for row in zip(items, *lists.values(), strict=True)]
     features = {name: getattr(values, "features", None) for name, values in beside.items()}  # dataset["label"]
     return Source("the list", lambda: _numbered(rows), class_names=lambda: class_names(features))
 

@@ -125,7 +125,9 @@ class FolderWriter:
             raise InvalidInputError(
                 f"The states of FolderWriter.add must have {len(documents)} rows. Got {len(states)}."
             )
-        lines = [json.dumps(_example(one), ensure_ascii=False, allow_nan=False) for one in documents]
+        columns = ("id", "text", "label", "answer")
+        kept = ({name: getattr(one, name) for name in columns if getattr(one, name) is not None} for one in documents)
+        lines = [json.dumps(example, ensure_ascii=False, allow_nan=False) for example in kept]
         examples = self.directory / f"examples-{self.n_finished:05d}.jsonl"
         with self._writing(" Finished blocks are kept."):
             if stored is None:
@@ -278,11 +280,6 @@ def n_stored_rows(directory: Path) -> int:
     """How many documents of a run are in its folder so far; 0 without a folder."""
     path = directory / MANIFEST_NAME
     return StatesFolder(directory, _read_manifest(path)).n_finished_rows if path.exists() else 0
-
-
-def _example(document: Document) -> dict[str, Any]:
-    example = {"id": document.id, "text": document.text, "label": document.label, "answer": document.answer}
-    return {name: value for name, value in example.items() if value is not None}
 
 
 def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:

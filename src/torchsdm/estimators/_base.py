@@ -100,10 +100,6 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     """The directory that it was loaded from."""
 
     @abstractmethod
-    def predict(self, X: ArrayLike) -> Array:
-        """The predicted label of each input, admitted or not; ``decide`` says which are admitted."""
-
-    @abstractmethod
     def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input: the label, whether it is admitted, and the numbers behind it."""
 
@@ -240,7 +236,8 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         data = data.with_background()
         weights = class_weights(self.class_weight, data.points.usable.labels.numpy(), data.classes, caller)
         settings = training_settings(
-            *(self, data.n_trained_classes),
+            self,
+            len(data.classes) + (data.background is not None and data.background.is_trained),
             adaptor=self.adaptor,
             block_size=int(self.block_size),
             class_weights=weights,

@@ -56,11 +56,6 @@ class FitData:
     background: Background | None = None
 
     @property
-    def n_trained_classes(self) -> int:
-        """The classes that the adaptor is trained on."""
-        return len(self.classes) + (self.background is not None and self.background.is_trained)
-
-    @property
     def fingerprint_of_parts(self) -> str:
         """Of everything that training sees, to resume by."""
         background = "" if self.background is None else self.background.fingerprint

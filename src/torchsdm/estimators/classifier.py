@@ -209,7 +209,11 @@ class SDMClassifier(BaseSDMClassifier):
             data, self.certification_rows_ = hold_out(data, self.certification_size, alpha, **terms)
             for name in ("round_models_", "certificate_", "reliability_"):
                 self.__dict__.pop(name, None)
-            model = self._linear_model(data) if is_linear else self._best_model(data, keep_rounds)
+            if is_linear:
+                model, self.training_rows_, self.calibration_rows_, record = self._begin(data).linear()
+                self.history_ = History((record,))
+            else:
+                model = self._best_model(data, keep_rounds)
             self.measures_familiarity_ = True
             if data.certification is not None:
                 model.certify_with(data.certification, data.n_given_back)
@@ -218,11 +222,6 @@ class SDMClassifier(BaseSDMClassifier):
             self.models_ = (model,)
             self._warn_of_regions()
         return self
-
-    def _linear_model(self, data: FitData) -> SDMModel:
-        model, self.training_rows_, self.calibration_rows_, record = self._begin(data).linear()
-        self.history_ = History((record,))
-        return model
 
     def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:
         builder = self._begin(data)

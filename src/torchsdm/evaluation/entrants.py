@@ -89,7 +89,10 @@ class Asked:
                 self._decisions[id(model)] = model.decide(states)
             return estimator.applied(self._decisions[id(model)])
         if isinstance(estimator, SelectiveClassifier) and model is not None:
-            return estimator.decide_logits(self._logits_of(model, states))
+            if id(model) not in self._logits:
+                decided = self.decided_by(model)
+                self._logits[id(model)] = model.logits(states) if decided is None else decided.logits
+            return estimator.decide_logits(self._logits[id(model)])
         if self._last is None or self._last[0] is not estimator:
             self._last = estimator, estimator.decide(states)
         return self._last[1]
@@ -97,14 +100,6 @@ class Asked:
     def decided_by(self, model: Any) -> SDMDecisions | None:
         """What an SDM model decided, if any of its rules was asked."""
         return self._decisions.get(id(model))
-
-    def _logits_of(self, model: LogitModel, states: Any) -> Array:
-        decided = self.decided_by(model)
-        if decided is not None:
-            return decided.logits
-        if id(model) not in self._logits:
-            self._logits[id(model)] = model.logits(states)
-        return self._logits[id(model)]
 
 
 GROUPS = ("language model", "cnn", "vbll", "sdm", "today")  #: that ``paper_entrants`` can fit
@@ -403,16 +398,13 @@ class FittedParts:
         is_crossed = classifier.is_cross_fitted_
         was_split = is_crossed or not np.isin(calibration_rows, [*rows, *held_out]).any()  # own sets have rows from 0
         if was_split != (calibration is None):
-            given = (
-                "None: the classifier split X" if was_split else "what the classifier was given in fit(calibration=…)"
-            )
+            own = "what the classifier was given in fit(calibration=…)"
+            given = "None: the classifier split X" if was_split else own
             got = "None" if calibration is None else f"{len(calibration)} rows"
             raise InvalidInputError(f"'calibration' of paper_entrants must be {given}. Got {got}.")
         used = np.union1d(rows, calibration_rows) if was_split else rows
         points, source = classifier.model_.certification, training if calibration is None else calibration
-        was_replaced = points is not None and not len(
-            held_out
-        )  # rows held out for an earlier certificate are forgotten
+        was_replaced = points is not None and not len(held_out)  # rows of an earlier certificate are forgotten
         is_whole = len(training) > used.max() if was_replaced else len(training) == len(used) + len(held_out)
         calibrated = source.take(calibration_rows) if calibration_rows.max() < len(source) else None
         known = classifier.calibration_logits()[1]

@@ -119,7 +119,7 @@ class Evaluation:
         decided: dict[tuple[int, str], Decisions] = {}
         against: dict[tuple[int, str], Array] = {}
         vars(self).update(
-            notes=() if classes is None else tuple(self._notes(classes)),
+            notes=() if classes is None else tuple(filter(None, self._notes(classes))),
             data_sets=parts,
             decisions=decided,
             against_argmax=against,
@@ -146,11 +146,10 @@ class Evaluation:
                 parts[part] = rows
         return parts
 
-    def _notes(self, classes: Array) -> Iterator[str]:
+    def _notes(self, classes: Array) -> Iterator[str | None]:
         for name, data in self.data_sets.items():
-            found = [explain_labels(name, data.labels, classes)]
-            found += [] if self.classifier is None else [explain_seen(name, data, self.classifier)]
-            yield from (note for note in found if note is not None)
+            yield explain_labels(name, data.labels, classes)
+            yield None if self.classifier is None else explain_seen(name, data, self.classifier)
 
     def _decide(self, name: str) -> list[tuple[Decisions, Array]]:
         """What each entrant decides, without values per class, and where its prediction is not the argmax (N,).
@@ -200,12 +199,11 @@ class Evaluation:
         """Each entrant with its row on each data set, in the order of the table."""
         class_alphas = () if self.classifier is None else self.classifier.models_[0].calibration.regions[0].class_alphas
         rows = []
-        for name, data in self.data_sets.items():
-            for position, entrant in enumerate(self.entrants):
-                decisions, n_unread = self.decisions[position, name], self.unread.get(name, 0)
-                accuracy = selective_accuracy(decisions, data.labels, n_unread, class_alphas)
-                row = ResultRow(name, entrant.model, entrant.name, float(self.alpha), accuracy, entrant.key)
-                rows.append((entrant, row))
+        for (position, name), decisions in self.decisions.items():
+            entrant, labels = self.entrants[position], self.data_sets[name].labels
+            accuracy = selective_accuracy(decisions, labels, self.unread.get(name, 0), class_alphas)
+            row = ResultRow(name, entrant.model, entrant.name, float(self.alpha), accuracy, entrant.key)
+            rows.append((entrant, row))
         return rows
 
     @property
@@ -238,11 +236,22 @@ class Evaluation:
         Without true classes, whatever needs them is None.
         """
         first = next((name for name, kind in self.kinds.items() if kind == CLASSES), None)
-        return [
-            self._summary(position, name, None if name == first else first)
-            for name in self.data_sets
-            for position in range(len(self.entrants))
-        ]
+        records = []
+        for (position, name), decisions in self.decisions.items():
+            inside = None if first in (None, name) else self.decisions[position, first]
+            scores = None if inside is None else (ordering_score(inside), ordering_score(decisions))
+            records.append(
+                {
+                    "dataset": name,
+                    "model": self.entrants[position].model,
+                    "estimator": self.entrants[position].name,
+                    "coverage": float(decisions.admitted.sum()) / self.n_inputs(name),
+                    "ood_auroc": None if scores is None else ood_auroc(*scores),
+                    "ood_fpr_at_95": None if scores is None else ood_fpr_at_95(*scores),
+                    **self._measures(decisions, name),
+                }
+            )
+        return records
 
     def facts(self) -> dict[str, Any]:
         """Where the numbers come from: versions, fingerprints of the data, settings and seeds of the estimators."""
@@ -278,20 +287,6 @@ class Evaluation:
             "set. Each rule has this promise for itself, or admits nothing."
             for target, delta, control in promises
         )
-
-    def _summary(self, position: int, name: str, inside: str | None) -> dict[str, Any]:
-        entrant, decisions = self.entrants[position], self.decisions[position, name]
-        score = ordering_score(decisions)
-        inside_score = None if inside is None else ordering_score(self.decisions[position, inside])
-        return {
-            "dataset": name,
-            "model": entrant.model,
-            "estimator": entrant.name,
-            "coverage": float(decisions.admitted.sum()) / self.n_inputs(name),
-            "ood_auroc": None if inside_score is None else ood_auroc(inside_score, score),
-            "ood_fpr_at_95": None if inside_score is None else ood_fpr_at_95(inside_score, score),
-            **self._measures(decisions, name),
-        }
 
     def _measures(self, decisions: Decisions, name: str) -> dict[str, Any]:
         """The part of a summary that needs the true classes."""
@@ -359,9 +354,8 @@ def _plain(value: Any) -> Any:
 
 def _data_fingerprint(data: LabelledStates) -> str:
     labels = np.array([] if data.labels is None else data.labels)
-    parts = [fingerprint(torch.as_tensor(data.hidden_states), labels)]
-    if data.label_logits is not None:
-        parts.append(fingerprint(torch.as_tensor(data.label_logits), labels))
+    tables = [table for table in (data.hidden_states, data.label_logits) if table is not None]
+    parts = [fingerprint(torch.as_tensor(table), labels) for table in tables]
     return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
 
 

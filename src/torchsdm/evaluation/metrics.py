@@ -7,7 +7,7 @@ Conventions: *coverage* is the share of inputs admitted; *risk* is the share of 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -200,11 +200,7 @@ def expected_calibration_error(confidence: Array, correct: Array, n_bins: int = 
 def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> dict[Any, Cell]:
     """The paper's Quantity I: for each prediction, accuracy of confidences in the single bin [alpha, 1]."""
     truth = check_known_labels(decisions, labels, "top_label_calibration")
-    in_bin = decisions.confidence >= alpha
-    y_hat, n_classes = _numbers(decisions, decisions.predictions), len(decisions.classes)
-    counted = (y_hat, y_hat[in_bin], y_hat[in_bin & (decisions.predictions == truth)])
-    rows = zip(decisions.classes.tolist(), *(_counts(numbers, n_classes) for numbers in counted), strict=True)
-    return {label: Cell(n, n_in, n_right, n_in / len(truth)) for label, n, n_in, n_right in rows}
+    return selective_accuracy(replace(decisions, admitted=decisions.confidence >= alpha), truth).by_prediction
 
 
 def rejection_confusion(decisions: Decisions, labels: Any) -> dict[str, int]:

@@ -120,8 +120,8 @@ class AlphaDisplay(Display):
         accuracy.plot(ends, ends, color=drawing.GREY, linewidth=1, linestyle=":", label="target: accuracy = α")
         if np.isnan(self.marginal_accuracy).all():
             drawing.say(accuracy, "nothing admitted at any α", height=0.9)
-        accuracy.set_ylim(max(-0.02, np.nanmin([*self.lowest_class_accuracy, self.alphas[0]]) - 0.05), 1.02)
-        accuracy.set_ylabel("accuracy of admitted")
+        lowest = np.nanmin([*self.lowest_class_accuracy, self.alphas[0]])
+        accuracy.set(ylim=(max(-0.02, lowest - 0.05), 1.02), ylabel="accuracy of admitted")
         share.plot(self.alphas, self.admitted_share, "^-", color=drawing.GREEN, markersize=5, markevery=every)
         share.set(ylim=(-0.02, 1.02), xlabel="α, the target accuracy", ylabel="share admitted")
         drawing.tidy(*panels)
@@ -178,8 +178,7 @@ class CostDisplay(Display):
     @classmethod
     def from_curve(cls, curve: AlphaCurve | AlphaChoice, certificate: Certificate | None = None) -> CostDisplay:
         """Draw a curve, or a choice with its prices, and mark what was certified."""
-        choice = curve if isinstance(curve, AlphaChoice) else None
-        points = curve.curve.points if isinstance(curve, AlphaChoice) else curve.points
+        choice, points = (curve, curve.curve.points) if isinstance(curve, AlphaChoice) else (None, curve.points)
         certified = None
         if certificate is not None and certificate.found:
             certified = certificate.alpha, certificate.n_admitted / certificate.n_certification
@@ -195,8 +194,7 @@ class CostDisplay(Display):
 
     def plot(self, ax: Any = None) -> CostDisplay:
         """Draw the shares and, with prices, the cost below them, in a new figure or in place of the given axes."""
-        n_panels = 1 if self.choice is None else 2
-        strip, panels = self._panels(ax, (6, 2.6 + 2.4 * (n_panels - 1)), n_panels)
+        strip, panels = self._panels(ax, (6, 2.6), 1) if self.choice is None else self._panels(ax, (6, 5.0), 2)
         self._plot_shares(panels[0])
         if self.choice is not None:
             self._plot_costs(panels[1], self.choice)
@@ -211,8 +209,7 @@ class CostDisplay(Display):
         if self.certified is not None:
             marker = {"marker": "D", "color": drawing.BLACK, "linestyle": "none", "markersize": 6}
             ax.plot(*self.certified, **marker, label="certified now: admitted of the certification set")
-        ax.set_ylim(-0.02, 1.02)
-        ax.set_ylabel("share of all inputs")
+        ax.set(ylim=(-0.02, 1.02), ylabel="share of all inputs")
 
     def _plot_costs(self, ax: Any, choice: AlphaChoice) -> None:
         costs = np.asarray(self.costs)
@@ -227,5 +224,4 @@ class CostDisplay(Display):
             label = f"α = {choice.best.alpha:g}: about {choice.expected_cost:.3g}"
             marker = {"color": drawing.BLUE, "markeredgecolor": drawing.BLACK, "markersize": 7}
             ax.plot(choice.best.alpha, choice.expected_cost, "o", label=label, **marker)
-        ax.set_ylim(0, 1.08 * max(costs.max(), min(everything, 2 * costs.max()), review))
-        ax.set_ylabel("cost per input")
+        ax.set(ylim=(0, 1.08 * max(costs.max(), min(everything, 2 * costs.max()), review)), ylabel="cost per input")

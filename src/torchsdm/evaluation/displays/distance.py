@@ -119,9 +119,7 @@ class DistanceDisplay(Display):
             if np.isfinite(at):
                 ax.axvline(at, color=drawing.GREY, linewidth=1, linestyle=line, label=label)
         self._scale(ax)
-        ax.set_ylim(0, 1.02)
-        ax.set_xlabel("distance to the nearest training example")
-        ax.set_ylabel("share at most this far")
+        ax.set(ylim=(0, 1.02), xlabel="distance to the nearest training example", ylabel="share at most this far")
         ax.set_title(
             f"{name}, beyond every calibration point: {self.share_beyond:.1%}\n"
             f"beyond every point of some class (d = 0, rejected): {self.share_rejected:.1%}",

@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import Decisions, wilson_interval
-from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
 from torchsdm.evaluation.displays._drawing import Display, compare, decide
 from torchsdm.evaluation.metrics import reliability_bins
-from torchsdm.validation import Array, check_alpha, check_positive
+from torchsdm.validation import Array, check_alpha, check_positive, check_share
 
 
 @dataclass(eq=False, repr=False)
@@ -70,9 +69,7 @@ class ReliabilityDisplay(Display):
         caller = f"{cls.__name__}.from_predictions"
         correct = compare(decisions, y, caller).correct
         check_positive(n_bins, "n_bins", caller, integer=True)
-        check_positive(level, "level", caller)
-        if level >= 1:
-            raise InvalidInputError(f"'level' of {caller} must be in (0, 1). Got {level!r}.")
+        check_share(level, "level", caller)
         alpha = float(decisions.alphas[0]) if alpha is None else check_alpha(alpha, caller)
         bins = reliability_bins(decisions.confidence, correct, n_bins)
         n_correct = np.rint(bins.accuracy * bins.counts).astype(int)
@@ -130,8 +127,7 @@ class ReliabilityDisplay(Display):
             ax.errorbar([middle], [self.top_accuracy], bars, half, fmt="D", zorder=3, label=label, **style)
         else:
             ax.plot([], [], " ", label=label)
-        ax.set_ylim(-0.02, 1.04)
-        ax.set_ylabel("accuracy")
+        ax.set(ylim=(-0.02, 1.04), ylabel="accuracy")
 
 
 def _around(value: Any, lower: Any, upper: Any) -> Array:

@@ -63,11 +63,10 @@ class RiskCoverageDisplay(Display):
             Name of a single estimator; by default its class name.
         """
         caller = f"{cls.__name__}.from_estimator"
-        if isinstance(estimator, Mapping):
-            decisions = {key: decide(one, X, caller) for key, one in estimator.items()}
-            return cls.from_predictions(decisions, y, alpha=alpha, name=name)
-        name = type(estimator).__name__ if name is None else name
-        return cls.from_predictions(decide(estimator, X, caller), y, alpha=alpha, name=name)
+        if not isinstance(estimator, Mapping):
+            estimator, name = {type(estimator).__name__ if name is None else name: estimator}, None
+        decisions = {key: decide(one, X, caller) for key, one in estimator.items()}
+        return cls.from_predictions(decisions, y, alpha=alpha, name=name)
 
     @classmethod
     def from_predictions(
@@ -80,22 +79,21 @@ class RiskCoverageDisplay(Display):
     ) -> RiskCoverageDisplay:
         """Compute the curves of decisions, or of a mapping from names to decisions on the same inputs."""
         caller = f"{cls.__name__}.from_predictions"
-        if isinstance(decisions, Mapping):
-            if name is not None:
-                raise InvalidInputError(f"'name' of {caller} must be None if a mapping gives the names. Got {name!r}.")
-            if not decisions:
-                raise InvalidInputError(f"'decisions' of {caller} must have those of at least one estimator. Got none.")
-            several = dict(decisions)
-        else:
+        if not isinstance(decisions, Mapping):
             several = {"answers" if name is None else name: decisions}
+        elif name is not None:
+            raise InvalidInputError(f"'name' of {caller} must be None if a mapping gives the names. Got {name!r}.")
+        elif not decisions:
+            raise InvalidInputError(f"'decisions' of {caller} must have those of at least one estimator. Got none.")
+        else:
+            several = dict(decisions)
         curves, alphas = [], []
         for key, one in several.items():
             correct = compare(one, y, caller).correct
             coverage, risk = risk_coverage_curve(ordering_score(one), correct)
             at = one.at(float(one.alphas[0]) if alpha is None else check_alpha(alpha, caller))
-            admitted = at.admitted
-            admitted_risk = float((~correct[admitted]).mean()) if admitted.any() else np.nan
-            curves.append(RiskCoverageCurve(str(key), coverage, risk, float(admitted.mean()), admitted_risk))
+            admitted_risk = float((~correct[at.admitted]).mean()) if at.admitted.any() else np.nan
+            curves.append(RiskCoverageCurve(str(key), coverage, risk, float(at.admitted.mean()), admitted_risk))
             alphas.append(float(at.alphas[0]))
         if len(set(alphas)) > 1:
             got = ", ".join(f"{target:g}" for target in alphas)
@@ -125,8 +123,7 @@ class RiskCoverageDisplay(Display):
             highest = max(highest, steady.max(), np.nan_to_num(curve.admitted_risk))
         target = f"target risk 1 − α = {1 - self.alpha:.3g}"
         ax.axhline(1 - self.alpha, color=drawing.GREY, linewidth=1, linestyle=(0, (1, 1)), label=target)
-        ax.set_xlim(0, 1)
-        ax.set_ylim(0, min(1.0, 1.08 * highest) if highest > 0 else 0.05)
+        ax.set(xlim=(0, 1), ylim=(0, min(1.0, 1.08 * highest) if highest > 0 else 0.05))
         ax.set_xlabel("coverage: share of inputs answered, highest score first")
         ax.set_ylabel("risk: error rate of answered inputs")
         drawing.tidy(ax)

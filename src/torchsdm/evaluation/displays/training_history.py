@@ -74,10 +74,8 @@ class TrainingHistoryDisplay(Display):
             for start in starts[1:]:
                 panel.axvline(start + 0.5, color=drawing.GREY, linewidth=0.8, linestyle=":")
             if self.chosen is not None:
-                value = self.calibration[name][self.chosen]
-                panel.plot(
-                    position[self.chosen], value, "*", color=drawing.BLACK, markersize=10, zorder=3, clip_on=False
-                )
+                at = position[self.chosen], self.calibration[name][self.chosen]
+                panel.plot(*at, "*", color=drawing.BLACK, markersize=10, zorder=3, clip_on=False)
             panel.set_ylabel(label)
         drawing.tidy(*panels)
         for panel in (panels[0], panels[2]):
@@ -109,8 +107,7 @@ class TrainingHistoryDisplay(Display):
             Line2D([], [], color=drawing.BLUE, label="calibration set"),
         ]
         if self.chosen is not None:
-            name = f"chosen: epoch {self.epochs[self.chosen]}"
-            if len(np.unique(self.rounds)) > 1:
-                name += f" of round {self.rounds[self.chosen] + 1}"
+            of_round = f" of round {self.rounds[self.chosen] + 1}" if len(np.unique(self.rounds)) > 1 else ""
+            name = f"chosen: epoch {self.epochs[self.chosen]}{of_round}"
             handles.append(Line2D([], [], color=drawing.BLACK, linestyle="none", marker="*", markersize=10, label=name))
         drawing.legend_above(ax, len(handles), handles=handles)
