@@ -130,7 +130,7 @@ class ShardedSupport(Support):
                     block = Block(stored, first, stop)
                 placed.append(Placed(shard, block))
         spread = cls(State(shards, support.centre.cpu(), tuple(placed)), support.dtype)
-        spread.names = support.names
+        spread._ids = support._ids
         return spread
 
     def __len__(self) -> int:

@@ -24,6 +24,7 @@ from torchsdm.core.region import (
     Target,
     by_number,
     capped,
+    check_alpha_setting,
     check_control,
     check_target,
     check_targets,
@@ -32,7 +33,7 @@ from torchsdm.core.region import (
     smallest,
     target_of,
 )
-from torchsdm.core.signals import ClassEcdfs, Familiarity, dkw_epsilon, effective_sample_sizes, log_odds
+from torchsdm.core.signals import ClassEcdfs, Familiarity, Signals, dkw_epsilon, effective_sample_sizes, log_odds
 
 __all__ = [
     "SOFTMAX_DISTANCE_QUANTILE",
@@ -52,9 +53,11 @@ __all__ = [
     "SDMDecisions",
     "SDMLogActivation",
     "SDMLoss",
+    "Signals",
     "Target",
     "by_number",
     "capped",
+    "check_alpha_setting",
     "check_control",
     "check_target",
     "check_targets",

@@ -259,7 +259,7 @@ def restore_adaptor(kind: str, n_inputs: int, n_classes: int, n_filters: int, we
 
 
 class _Linear(nn.Linear):
-    """A linear layer without initial weights: torch's generator is left as it is, as ``skip_init`` leaves it slowly."""
+    """A linear layer without initial weights: torch's default generator is left as it is."""  # skip_init is slow
 
     def reset_parameters(self) -> None:
         """Leave the weights to ``_linear``."""

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from torchsdm.core.activation import log_activation, rescaled_similarity
 from torchsdm.core.region import HighReliabilityRegion, Target
-from torchsdm.core.signals import ClassEcdfs, dkw_epsilon, effective_sample_sizes
+from torchsdm.core.signals import ClassEcdfs, Signals, distance_quantile_band, dkw_epsilon, effective_sample_sizes
 from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
-from torchsdm.matching import Match
 from torchsdm.validation import Array
 from torchsdm.wording import counted
 
@@ -281,13 +280,13 @@ class CalibrationScores:
 
 def decide(
     logits: Tensor,
-    match: Match,
+    signals: Signals,
     calibration: CalibrationScores,
     regions: Sequence[HighReliabilityRegion],
     classes: Array,
 ) -> SDMDecisions:
-    """Decide on points from their logits and what matching found; in float64, each row independent of the batch."""
-    z, q, d = logits.double(), match.similarity, calibration.ecdfs.distance_quantile(match.nearest_distance)
+    """Decide on points from their logits and signals; all in float64, each row independent of the batch."""
+    z, q, d = logits.double(), signals.similarity, signals.distance_quantile
     y_hat = z.argmax(dim=1)
     probabilities = log_activation(z, q, d).exp()
     confidence = probabilities.gather(1, y_hat[:, None]).squeeze(1)
@@ -308,15 +307,15 @@ def decide(
             shown[admits] = position
 
     columns = {
-        "out_of_distribution": (q == 0) | (d == 0),
+        "out_of_distribution": signals.out_of_distribution,
         "probabilities": probabilities,
         "confidence": confidence,
         "logits": logits,
         "similarity": q,
-        "nearest_distance": match.nearest_distance,
-        "nearest_index": match.nearest_index,
+        "nearest_distance": signals.nearest_distance,
+        "nearest_index": signals.nearest_index,
         "distance_quantile": d,
-        "class_distance_quantile": calibration.ecdfs.class_distance_quantile(match.nearest_distance, y_hat),
+        "class_distance_quantile": calibration.ecdfs.class_distance_quantile(signals.nearest_distance, y_hat),
         "rescaled_similarity": q_rescaled,
         "effective_sample_sizes": sizes,
         **{name: torch.stack([band[name] for band in bands]).gather(0, shown[None])[0] for name in bands[0]},
@@ -332,11 +331,15 @@ def decide(
     )
 
 
+def largest_admitting_alpha(admitted_at: Array, alphas: Array) -> Array:
+    """The largest alpha that admits each row (N,), NaN if none does."""
+    return np.where(admitted_at.any(axis=1), np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
+
+
 def _admission(kind: str, admitted_at: Array, alphas: Array) -> dict[str, Any]:
     """The three fields of one kind of admission, 'admitted' or 'admitted_lower'."""
-    admitted = admitted_at.any(axis=1)
-    largest = np.where(admitted, np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
-    return {kind: admitted, f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
+    largest = largest_admitting_alpha(admitted_at, alphas)
+    return {kind: ~np.isnan(largest), f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
 
 
 def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dict[str, Tensor]:
@@ -352,7 +355,7 @@ def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dic
         epsilon = epsilons.gather(0, of_class[y_hat].T)[0]
     else:
         epsilon = dkw_epsilon(sizes, target)
-    d_lower, d_upper = (d - epsilon).clamp(min=0.0), (d + epsilon).clamp(max=1.0)
+    d_lower, d_upper = distance_quantile_band(d, epsilon)
     confidence_lower, confidence_upper = (
         log_activation(z, q, end).exp().gather(1, y_hat).squeeze(1) for end in (d_lower, d_upper)
     )

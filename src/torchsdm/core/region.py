@@ -59,10 +59,8 @@ def check_target(alpha: Any, n_classes: int, caller: str) -> Target:
     return values if len(set(values)) > 1 else values[0]
 
 
-def check_targets(alpha: Any, classes: Array | None, caller: str) -> tuple[Target, ...]:
+def check_targets(alpha: Any, classes: Array, caller: str) -> tuple[Target, ...]:
     """The targets that an estimator's ``alpha`` stands for: one alpha, several, or a mapping of classes to alphas.
-
-    Before the classes are known, a mapping gives the alphas in it.
 
     Examples
     --------
@@ -73,15 +71,21 @@ def check_targets(alpha: Any, classes: Array | None, caller: str) -> tuple[Targe
     """
     if not isinstance(alpha, Mapping):
         return check_alphas(alpha, caller)
-    if classes is not None:
-        return (check_target(by_class(alpha, classes, "alpha", caller), len(classes), caller),)
-    for value in alpha.values():
-        if np.ndim(value):
-            raise InvalidInputError(
-                f"'alpha' of {caller} must be several numbers or one for each class, not both. Got {value!r} for a "
-                "class."
-            )
-    return check_alphas(list(alpha.values()), caller)
+    return (check_target(by_class(alpha, classes, "alpha", caller), len(classes), caller),)
+
+
+def check_alpha_setting(alpha: Any, caller: str) -> None:
+    """What can be checked of an estimator's ``alpha`` before its classes are known."""
+    if isinstance(alpha, Mapping):
+        for value in alpha.values():
+            if np.ndim(value):
+                raise InvalidInputError(
+                    f"'alpha' of {caller} must be several numbers or one for each class, not both. Got {value!r} for "
+                    "a class."
+                )
+        check_alphas(list(alpha.values()), caller)
+        return
+    check_alphas(alpha, caller)
 
 
 def check_control(target: Target, control: str, caller: str) -> None:
@@ -263,9 +267,7 @@ def find_high_reliability_region(
     if bool(torch.isnan(p.sum())) or bool(torch.isnan(q_rescaled.sum())):  # a sum with NaN in it is NaN
         raise InvalidInputError(f"'probabilities' and 'rescaled_similarity' of {caller} must not contain NaN.")
 
-    q, truth, y_numpy = (one.cpu().numpy() for one in (q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y))
-    order = np.argsort(-q)[: np.count_nonzero(q > 0)]
-    points = SortedPoints(q[order], truth[order], y_numpy[order], n_classes)
+    points = _SortedPoints.of(q_rescaled, p.gather(1, y.unsqueeze(1)).squeeze(1), y, n_classes)
     holds, fewest_failing = points.best_candidates(target, min_class_count)
     if not holds:
         return _no_region(points, target, min_class_count, fewest_failing)
@@ -273,26 +275,25 @@ def find_high_reliability_region(
 
 
 @dataclass(frozen=True)
-class SortedPoints:
+class _SortedPoints:
     """Calibration points with q' > 0, in descending order of q': a candidate's points are a prefix."""
 
-    rescaled_similarity: Array  # (n,) float64
-    truth: Array  # (n,) float64, probability of the true class
-    labels: Array  # (n,) int64
+    rescaled_similarity: Array  # (n,)
+    truth: Array  # (n,) probability of the true class
+    labels: Array  # (n,)
     n_classes: int
 
-    def best_candidates(self, target: Target, min_class_count: int) -> tuple[int, int]:
-        """Sizes of the smallest candidate at which no class fails (0 if none), and of the one where fewest fail.
+    @classmethod
+    def of(cls, q_rescaled: Tensor, truth: Tensor, labels: Tensor, n_classes: int) -> _SortedPoints:
+        q, p, y = (tensor.cpu().numpy() for tensor in (q_rescaled, truth, labels))
+        order = np.argsort(-q)
+        order = order[: np.count_nonzero(q > 0)]
+        return cls(q[order], p[order], y[order], n_classes)
 
-        Each further point changes only the two counts of its own class.
-        """
-        q, truth, labels = self.rescaled_similarity, self.truth, self.labels
-        alphas = np.ascontiguousarray(by_number(target, self.n_classes))
-        if not has_loops():
-            return best_candidates_plain(q, truth, labels, alphas, min_class_count)
-        sizes = np.empty(2, dtype=np.int64)
-        call("best_candidates", q, truth, labels, len(labels), alphas, len(alphas), int(min_class_count), sizes)
-        return int(sizes[0]), int(sizes[1])
+    def best_candidates(self, target: Target, min_class_count: int) -> tuple[int, int]:
+        """Sizes of the smallest candidate at which no class fails (0 if none), and of the one where fewest fail."""
+        alphas = by_number(target, self.n_classes)
+        return best_candidates(self.rescaled_similarity, self.truth, self.labels, alphas, min_class_count)
 
     def region(self, n: int, target: Target) -> HighReliabilityRegion:
         """The region of the candidate with n points."""
@@ -322,6 +323,23 @@ def _region(
     differing = target if isinstance(target, tuple) else ()
     found = (smallest(target), min_rescaled_similarity, thresholds, class_counts)
     return HighReliabilityRegion(*found, class_alphas=differing, **failure)
+
+
+def best_candidates(
+    rescaled_similarity: Array, truth: Array, labels: Array, alphas: Array, min_class_count: int
+) -> tuple[int, int]:
+    """Sizes of two candidates: the smallest q' at which every class holds (0 if none), and the one where fewest fail.
+
+    The points are in descending order of q', so a candidate's points are a prefix. Each further point changes only the
+    two counts of its own class. ``alphas`` (C,) are the targets of the classes.
+    """
+    if not has_loops():
+        return best_candidates_plain(rescaled_similarity, truth, labels, alphas, min_class_count)
+    sizes = np.empty(2, dtype=np.int64)
+    values = (np.ascontiguousarray(one, dtype=np.float64) for one in (rescaled_similarity, truth))
+    classes, targets = np.ascontiguousarray(labels, dtype=np.int64), np.ascontiguousarray(alphas, dtype=np.float64)
+    call("best_candidates", *values, classes, len(classes), targets, len(targets), int(min_class_count), sizes)
+    return int(sizes[0]), int(sizes[1])
 
 
 def best_candidates_plain(
@@ -360,7 +378,7 @@ def threshold_index(n: int, alpha: float) -> int:
 
 
 def _no_region(
-    points: SortedPoints, target: Target, min_class_count: int, fewest_failing: int
+    points: _SortedPoints, target: Target, min_class_count: int, fewest_failing: int
 ) -> HighReliabilityRegion:
     """Say which classes fail and which alpha would have been reached.
 

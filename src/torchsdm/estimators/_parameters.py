@@ -11,7 +11,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
 
 from torchsdm.cluster import Backend, as_backend
-from torchsdm.core import check_targets
+from torchsdm.core import check_alpha_setting
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, PAPER, POLICIES, TRAININGS
@@ -71,7 +71,7 @@ class Parameters(ClassifierMixin, BaseEstimator):
         check_positive(self.min_class_count, "min_class_count", caller, integer=True, zero=True)
         check_choice(self.adaptor, ("filters", "identity"), "adaptor", caller)
         check_choice(self.training, TRAININGS, "training", caller)
-        check_targets(self.alpha, None, caller)
+        check_alpha_setting(self.alpha, caller)
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)
         check_share(self.delta, "delta", caller)

@@ -44,8 +44,7 @@ class Support(ABC):
     An update replaces what the support refers to and writes to nothing: a shallow copy is a support of its own.
     """
 
-    names: Array | Callable[[], Sequence[Any]] | None = None
-    """Of the points, or what gives them: a model keeps them with the texts, so that they live once. See ``ids``."""
+    _ids: Array | Callable[[], Sequence[Any]] | None = None
 
     @abstractmethod
     def __len__(self) -> int:
@@ -99,9 +98,13 @@ class Support(ABC):
     @property
     def ids(self) -> Array:
         """The names of the points (S,); 0, 1, 2, ... if none were given."""
-        if self.names is None:
+        if self._ids is None:
             return _object_array(range(len(self)))
-        return _object_array(self.names()) if callable(self.names) else self.names
+        return _object_array(self._ids()) if callable(self._ids) else self._ids
+
+    def named_by(self, ids: Callable[[], Sequence[Any]]) -> None:
+        """Get the names of the points from a function: a model keeps them with the texts, so that they live once."""
+        self._ids = ids
 
     def match(
         self, exemplars: ArrayLike, predictions: ArrayLike, exclude: ArrayLike | None = None, *, k: int = 0
@@ -144,8 +147,8 @@ class Support(ABC):
         caller = f"{type(self).__name__}.add"
         new = check_exemplars(exemplars, caller, self.centre).to(self.dtype)
         y, y_hat = check_labels(labels, predictions, new, caller)
-        all_ids = self.names
-        if not callable(self.names) and (ids is not None or self.names is not None):
+        all_ids = self._ids
+        if not callable(self._ids) and (ids is not None or self._ids is not None):
             all_ids = check_ids(
                 [*self.ids, *(next_ids(self.ids, len(new)) if ids is None else as_list(ids, "ids", caller))],
                 len(self) + len(new),
@@ -153,7 +156,7 @@ class Support(ABC):
             )
         if len(new):
             self._add(new, y, y_hat)
-        self.names = all_ids
+        self._ids = all_ids
         return self
 
     def remove(self: Self, indices: ArrayLike) -> Self:
@@ -162,8 +165,8 @@ class Support(ABC):
         gone = torch.unique(self._check_indices(indices, caller))
         if len(gone) == len(self):
             raise InvalidInputError(f"'indices' of {caller} must leave at least one point. Got all of them.")
-        if not callable(self.names):
-            self.names = np.delete(self.ids, gone.cpu().numpy())
+        if not callable(self._ids):
+            self._ids = np.delete(self.ids, gone.cpu().numpy())
         self._remove(gone)
         return self
 
@@ -312,7 +315,7 @@ class SupportSet(Support):
             centre = _mean(points, block_size)
         y, y_hat = check_labels(labels, predictions, points, "SupportSet")
         self.parts: tuple[Part, ...] = (Part(CentredPoints.of(points, centre.to(points.device).double()), y, y_hat),)
-        self.names = None if ids is None else check_ids(ids, len(points), "SupportSet")
+        self._ids = None if ids is None else check_ids(ids, len(points), "SupportSet")
 
     @classmethod
     def restore(

@@ -20,6 +20,7 @@ from torchsdm.core import (
     Decisions,
     Encoded,
     SDMDecisions,
+    Signals,
     Target,
     decide,
 )
@@ -76,7 +77,7 @@ class SDMModel:
     """The points that the next calibration will use, if they were changed; until then decisions use the old ones."""
 
     def __post_init__(self) -> None:
-        self.support.names = self.examples.ids
+        self.support.named_by(self.examples.ids)
 
     @classmethod
     def build(
@@ -252,7 +253,7 @@ class SDMModel:
     def _keep(self, examples: Examples) -> None:
         """Adopt the examples of a changed support."""
         self.examples, self.outdated = examples, True
-        self.support.names = examples.ids
+        self.support.named_by(examples.ids)
 
     def _replace(self, points: EncodedPoints, n_corrected: int = 0) -> None:
         """Adopt changed calibration or certification points."""
@@ -272,7 +273,7 @@ class SDMModel:
         known = self.calibration
         for points in blocks:
             match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
-            decisions = decide(points.logits, match, known.scores, known.regions, self.classes)
+            decisions = decide(points.logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes)
             if self.has_background:
                 is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
                 decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from torchsdm.arithmetic import _build, loops
-from torchsdm.core.region import SortedPoints, best_candidates_plain
+from torchsdm.core.region import best_candidates, best_candidates_plain
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import _tiles as tiles
 from torchsdm.matching.rows import RowIndex
@@ -206,10 +206,9 @@ def test_candidates_are_those_of_the_plain_loop(n_classes):
         n = int(rng.integers(1, 80))
         q = np.sort(rng.integers(0, 12, n).astype(float))[::-1].copy()
         truth, labels = 0.5 + 0.6 * rng.random(n), rng.integers(0, n_classes, n)
-        alphas, least = rng.uniform(0.5, 0.9, n_classes), int(rng.integers(0, 4))
-        got = SortedPoints(q, truth, labels, n_classes).best_candidates(tuple(alphas), least)
-        assert got == best_candidates_plain(q, truth, labels, alphas, least)
-        found.add(got[0] > 0)
+        arguments = q, truth, labels, rng.uniform(0.5, 0.9, n_classes), int(rng.integers(0, 4))
+        assert best_candidates(*arguments) == best_candidates_plain(*arguments)
+        found.add(best_candidates(*arguments)[0] > 0)
     assert found == {True, False}
 
 

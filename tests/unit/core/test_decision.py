@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import reference
-from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
+from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide, largest_admitting_alpha
 from torchsdm.core.region import HighReliabilityRegion
-from torchsdm.core.signals import ClassEcdfs
+from torchsdm.core.signals import ClassEcdfs, Signals
 from torchsdm.errors import InvalidInputError, MissingSignalError
 from torchsdm.matching.search import Match
 
@@ -49,12 +49,12 @@ class Case:
         self.regions[0] = dataclasses.replace(self.regions[0], min_rescaled_similarity=2.0)
 
     @property
-    def match(self):
-        return Match(self.q, self.distance, self.index)
+    def signals(self):
+        return Signals.of(Match(self.q, self.distance, self.index), self.ecdfs)
 
     def decide(self, rows=slice(None)):
         match = Match(self.q[rows], self.distance[rows], self.index[rows])
-        return decide(self.logits[rows], match, self.scores, self.regions, CLASSES)
+        return decide(self.logits[rows], Signals.of(match, self.ecdfs), self.scores, self.regions, CLASSES)
 
     def expected(self, row, region):
         return reference.answer(
@@ -157,11 +157,11 @@ def test_the_quantile_within_the_predicted_class_is_that_of_a_loop():
 def test_one_alpha_by_hand():
     # q = 7, d = 3/4 from eCDF (1, 2, 2, 3) at 2; logits differ by 4/3: 9^(3/4 * 4/3) = 9 : 1
     ecdfs = ClassEcdfs.fit([1.0, 2.0, 2.0, 3.0], [1] * 4, [0] * 4, 1)
-    match = Match(torch.tensor([7]), torch.tensor([2.0], dtype=torch.float64), torch.tensor([5]))
+    signals = Signals.of(Match(torch.tensor([7]), torch.tensor([2.0], dtype=torch.float64), torch.tensor([5])), ecdfs)
     scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2, ecdfs)  # all below q'
     region = HighReliabilityRegion(0.8, 7.0, torch.tensor([0.9, 0.95], dtype=torch.float64), torch.tensor([9, 9]))
     logits = torch.tensor([[4 / 3, 0.0]], dtype=torch.float64)
-    row = decide(logits, match, scores, [region], np.array([10, 20]))
+    row = decide(logits, signals, scores, [region], np.array([10, 20]))
     assert row.predictions.tolist() == [10] and row.confidence[0] == pytest.approx(0.9, rel=1e-12)
     assert row.rescaled_similarity[0] == 7.0  # min(7, 9^0.9 = 7.22)
     assert row.class_distance_quantile[0] == 0.75
@@ -188,7 +188,7 @@ def test_the_lower_estimator_must_reach_the_region_in_both_ways():
         thresholds = torch.tensor([threshold, 1.0], dtype=torch.float64)
         region = HighReliabilityRegion(0.8, min_rescaled_similarity, thresholds, torch.tensor([9, 9]))
         logits = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        row = decide(logits, match, scores, [region], np.array([10, 20]))
+        row = decide(logits, Signals.of(match, ecdfs), scores, [region], np.array([10, 20]))
         return row.admitted.tolist(), row.admitted_lower.tolist()
 
     assert admits(90.0, 0.98) == ([True], [True])
@@ -202,34 +202,14 @@ def test_the_prediction_is_the_argmax_of_the_logits_even_where_the_probabilities
     far = Match(torch.tensor([3]), torch.tensor([50.0], dtype=torch.float64), torch.tensor([0]))
     scores = CalibrationScores(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), ecdfs)
     region = HighReliabilityRegion(0.9, 1.0, torch.full((3,), 0.3, dtype=torch.float64), torch.ones(3))
-    row = decide(torch.tensor([[0.0, 1.0, 5.0]]), far, scores, [region], CLASSES)
+    row = decide(torch.tensor([[0.0, 1.0, 5.0]]), Signals.of(far, ecdfs), scores, [region], CLASSES)
     assert row.predictions.tolist() == ["cat"] and row.out_of_distribution.tolist() == [True]
     assert row.probabilities[0] == pytest.approx([1 / 3] * 3)
 
 
-def test_what_is_out_of_distribution_has_q_or_d_of_zero():
-    ecdfs = ClassEcdfs.fit([1.0, 2.0], [1, 1], [0, 0], 1)
-    distances = torch.tensor([1.5, 0.5, 2.5, 9.0], dtype=torch.float64)
-    match = Match(torch.tensor([3, 0, 5, 0]), distances, torch.tensor([7, 8, 9, 10]))
-    scores = CalibrationScores(torch.ones(2, dtype=torch.float64), torch.zeros(2, dtype=torch.int64), ecdfs)
-    region = HighReliabilityRegion(0.9, 1.0, torch.full((2,), 0.3, dtype=torch.float64), torch.ones(2))
-    rows = decide(torch.zeros(4, 2), match, scores, [region], np.array([10, 20]))
-    assert rows.similarity.tolist() == [3, 0, 5, 0] and rows.nearest_distance.tolist() == distances.tolist()
-    assert rows.nearest_index.tolist() == [7, 8, 9, 10]
-    assert rows.distance_quantile.tolist() == [0.5, 1.0, 0.0, 0.0]
-    assert rows.out_of_distribution.tolist() == [False, True, True, True]
-
-
-def test_the_band_stays_between_zero_and_one(decisions):
-    d, epsilon = decisions.distance_quantile, decisions.dkw_epsilon
-    assert decisions.distance_quantile_lower.tolist() == np.maximum(d - epsilon, 0.0).tolist()
-    assert decisions.distance_quantile_upper.tolist() == np.minimum(d + epsilon, 1.0).tolist()
-    assert (d < epsilon).any() and (d > epsilon).any() and (d + epsilon > 1).any() and (d + epsilon < 1).any()
-
-
 def test_without_a_region_everything_is_rejected(case):
     nothing = HighReliabilityRegion(0.9, math.inf, torch.full((3,), torch.inf, dtype=torch.float64), torch.zeros(3))
-    rejected = decide(case.logits, case.match, case.scores, [nothing], CLASSES)
+    rejected = decide(case.logits, case.signals, case.scores, [nothing], CLASSES)
     assert not rejected.admitted.any() and not rejected.admitted_lower.any()
     assert np.isnan(rejected.admitted_alpha).all() and rejected.admitted_at.shape == (N, 1)
 
@@ -243,10 +223,8 @@ def test_a_row_does_not_depend_on_its_batch(case, decisions):
 
 def test_largest_admitting_alpha():
     at = np.array([[True, False, True], [True, True, False], [False, False, False]])
-    classes, numbers = np.arange(2), np.full((3, 2), 0.5)
-    decided = Decisions.of_probabilities(classes, [0.7, 0.8, 0.9], numbers, numbers, at)
-    assert decided.admitted_alpha[:2].tolist() == [0.9, 0.8] and math.isnan(decided.admitted_alpha[2])
-    assert decided.admitted.tolist() == [True, True, False]
+    got = largest_admitting_alpha(at, np.array([0.7, 0.8, 0.9]))
+    assert got[:2].tolist() == [0.9, 0.8] and math.isnan(got[2])
 
 
 # --- Shapes of the answer --------------------------------------------------------------------------------------------
@@ -287,7 +265,7 @@ def test_infinite_distances_become_null(decisions):
 
 def test_labels_keep_their_type(case):
     for classes, kind in ((np.array([3, 5, 8]), int), (np.array([0.5, 1.5, 2.5]), float)):
-        decided = decide(case.logits, case.match, case.scores, case.regions, classes)
+        decided = decide(case.logits, case.signals, case.scores, case.regions, classes)
         rows = decided.to_dicts()
         assert {type(row["prediction"]) for row in rows} == {kind}
         assert list(rows[0]["probabilities"]) == [str(label) for label in classes.tolist()]
@@ -380,7 +358,7 @@ def test_other_estimators_have_no_signals_and_say_so():
 def test_one_of_several_alphas(case, decisions):
     """What is cut out of the answer for several alphas is the answer for one, to the last bit."""
     for region in case.regions:
-        alone = decide(case.logits, case.match, case.scores, [region], CLASSES)
+        alone = decide(case.logits, case.signals, case.scores, [region], CLASSES)
         cut = decisions[::-1].at(region.alpha)[::-1]
         assert cut.alphas.tolist() == [region.alpha] and type(cut) is SDMDecisions
         for name, value in alone._columns():

@@ -15,6 +15,7 @@ from torchsdm.core import HighReliabilityRegion
 from torchsdm.core.region import (
     by_number,
     capped,
+    check_alpha_setting,
     check_target,
     check_targets,
     largest,
@@ -56,9 +57,9 @@ def test_a_mapping_names_every_class_and_no_other(alpha, words):
 
 def test_several_alphas_and_a_mapping_do_not_mix():
     with pytest.raises(InvalidInputError, match="several numbers or one for each class, not both"):
-        check_targets({"ham": (0.9, 0.95), "spam": 0.9}, None, "fit")
+        check_alpha_setting({"ham": (0.9, 0.95), "spam": 0.9}, "fit")
     with pytest.raises(InvalidTypeError, match="must be a number"):
-        check_targets([{"ham": 0.9}, 0.95], None, "fit")
+        check_alpha_setting([{"ham": 0.9}, 0.95], "fit")
     with pytest.raises(InvalidTypeError, match="only SDMClassifier and SDMEnsemble take"):
         check_alphas({"ham": 0.9, "spam": 0.95}, "APS.fit")
 
