@@ -23,7 +23,7 @@ from torchsdm.cli._options import (
 )
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import LANES, REJECTED, Columns
-from torchsdm.wording import counted, guard_line, shortened
+from torchsdm.wording import guard_line, shortened
 
 if TYPE_CHECKING:
     from torchsdm.application import Scores
@@ -110,14 +110,17 @@ def predict(
     cluster = cluster if shards is None else None  # else this process decides
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
     parts = None if cluster is None or output is None else parts_of(output)
-    with resumable(lambda: _kept(parts)) if parts is not None else nullcontext():
+    with (
+        nullcontext()
+        if parts is None
+        else resumable(lambda: len(list(parts.glob("block-*.jsonl"))), "finished block", parts)
+    ):
         scores = score(
             saved, inputs, columns, output, k=exemplars, texts=texts, strict=strict, guard=guard, backend=cluster
         )
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
-    if scores.bad:
-        warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
+    warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
     state = None if guard is None else guard_state(guard)
     if output is not None:
         _say(scores, inputs, output, state, guard_file, as_json)
@@ -125,11 +128,6 @@ def predict(
         click.echo(f"sdm: 0 inputs: {inputs} is empty.", err=True)
     elif state is not None and state["raised"]:
         click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)
-
-
-def _kept(parts: Path) -> list[str]:
-    n = len(list(parts.glob("block-*.jsonl")))
-    return [f"{counted(n, 'finished block')} in {parts}"] if n else []
 
 
 def _say(
