@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,6 @@ from torchsdm.model import (
     locate,
     model_card,
     saving,
-    told_once,
 )
 from torchsdm.settings import POLICIES
 from torchsdm.training import History, Round, SDMLearner, Training, train_rounds
@@ -173,9 +173,22 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         return found
 
     def _region_warnings(self) -> list[SDMWarning]:
+        """What the regions of the models warn of; where several rounds say the like, the first of them says it."""
         names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
         certified = certificate is not None and certificate.found
-        return told_once([model.calibration.warnings(names, certified=certified) for model in self.models_])
+        by_model = [model.calibration.warnings(names, certified=certified) for model in self.models_]
+        if len(by_model) == 1:
+            return by_model[0]
+        alike: dict[Any, list[tuple[int, SDMWarning]]] = defaultdict(list)
+        for number, warnings in enumerate(by_model, start=1):
+            kinds = [(type(warning), warning.remedy) for warning in warnings]
+            for place, warning in enumerate(warnings):
+                alike[kinds[place], kinds[:place].count(kinds[place])].append((number, warning))
+        told = []
+        for (number, first), *others in alike.values():
+            of = f"Round {number}" + (f", and likewise {len(others)} of the others" if others else "")
+            told.append(type(first)(f"{of}: {first.what}", remedy=first.remedy))
+        return told
 
     def _warn_of_regions(self) -> None:
         for warning in self._region_warnings():
@@ -233,7 +246,6 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         self._home, self.version_ = None, 0  # another model than the one that was loaded
         self.classes_, self.states_origin_ = data.classes, data.states_origin
         self._codes = LabelCodes(data.classes, () if data.background is None else (BACKGROUND,))
-        data = data.with_background()
         weights = class_weights(self.class_weight, data.points.usable.labels.numpy(), data.classes, caller)
         settings = training_settings(
             self,
@@ -253,7 +265,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
             training,
             self.n_rounds,
             checkpoint=self.checkpoint,
-            data_fingerprint=data.fingerprint_of_parts,
+            data_fingerprint=data.points.fingerprint_of_parts(data.fingerprint + data.background_fingerprint),
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )

@@ -122,7 +122,7 @@ class ModelBuilder:
         blocks, labels, examples = train.blocks(), train.labels, data.examples.take(train.rows.tolist())
         if background is not None and not background.is_trained:
             blocks = itertools.chain(blocks, background.states.split(DEFAULT_BLOCK_SIZE))
-            labels = torch.cat([labels, background.labels(len(data.classes))])
+            labels = torch.cat([labels, background.labels])
             examples = examples.with_added(background.examples)
         return SDMModel.build(
             adaptor.to(settings.device),
@@ -154,7 +154,7 @@ def hold_out(
 
     Who gives a calibration set has made the split; nothing is held out of it then.
     """
-    labels, none = data.points.labels.numpy(), np.array([], dtype=np.int64)
+    labels, none = data.points.labels[: data.n_rows].numpy(), np.array([], dtype=np.int64)
     if share is None or data.certification is not None or data.points.calibration_states is not None:
         return data, none
     expected = np.bincount(labels, minlength=len(data.classes)) * share

@@ -147,13 +147,10 @@ def _alike(rescaled_similarity: Tensor, quantile: Tensor, own_similarity: float,
     q' counts as a rank among these points, because it spans orders of magnitude: both coordinates are then in [0, 1].
     """
     ordered = rescaled_similarity.sort().values
-
-    def rank(values: Tensor) -> Tensor:
-        below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
-        return (below + up_to).double() / (2 * len(ordered))
-
-    own_rank = rank(torch.tensor([own_similarity], dtype=torch.float64, device=ordered.device))
-    difference = torch.maximum((rank(rescaled_similarity) - own_rank).abs(), (quantile - own_quantile).abs())
+    values = torch.cat([rescaled_similarity, rescaled_similarity.new_tensor([own_similarity])])
+    below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
+    ranks = (below + up_to).double() / (2 * len(ordered))
+    difference = torch.maximum((ranks[:-1] - ranks[-1]).abs(), (quantile - own_quantile).abs())
     order = torch.argsort(difference, stable=True)
     return order[difference[order] <= PARTITION_WIDTH]
 
