@@ -141,7 +141,7 @@ def test_the_support_is_memory_mapped(data, tmp_path):
             return int(next(l for l in open("/proc/self/status") if l.startswith("RssAnon")).split()[1]) * 1024
         stored = read_model({str(tmp_path / "model")!r}, ["SDMClassifier"], lambda one: one, verify=False)
         before = rss()
-        exemplars = mapped_tensors(stored.path("support-exemplars"))["exemplars"]
+        exemplars = mapped_tensors(stored.files["support-exemplars"])["exemplars"]
         assert exemplars.numel() * 4 > 80_000_000, exemplars.shape
         float(exemplars.sum())
         print((rss() - before) / (exemplars.numel() * 4))

@@ -254,8 +254,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
             block_size=int(self.block_size),
             class_weights=weights,
         )
-        alphas = check_targets(self.alpha, data.classes, caller)
-        return ModelBuilder(data, settings, self.random_seed_, alphas, int(self.min_class_count))
+        return ModelBuilder(data, settings, self.random_seed_, int(self.min_class_count))
 
     def _train(self, builder: ModelBuilder) -> tuple[Training, list[Round]]:
         data, caller = builder.data, f"{type(self).__name__}.fit"

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import check_targets
+from torchsdm.core import Target, check_targets
 from torchsdm.data import LabelledStates, StatesOrigin
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, OverlapWarning, Remedy, warn_user
-from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
+from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
 from torchsdm.training import TrainingData, fingerprint
@@ -43,6 +43,7 @@ class FitData:
     n_rows: int
     """Of X; in ``points``, background examples that are trained on come after them, as a further class."""
     classes: Array
+    alphas: tuple[Target, ...]
     examples: Examples
     calibration_examples: Examples
     """Those of the given calibration set, or the same as ``examples``."""
@@ -107,8 +108,7 @@ def check_data(
     check_same_length(len(states), labels, "y", caller)
     classes, class_numbers = count_classes(labels, f"'y' of {caller}")
     warn_of_lookalikes(labels, f"'y' of {caller}")
-    check_targets(estimator.alpha, classes, caller)
-    class_weights(estimator.class_weight, class_numbers, classes, caller)  # refused before hours of training
+    alphas = check_targets(estimator.alpha, classes, caller)
     examples, codes = check_examples(given.ids, given.texts, len(states), caller), LabelCodes(classes)
     sets: dict[str, Set] = {"training": (states, examples)}
     parts: dict[str, tuple[Tensor, Tensor, Examples]] = {}
@@ -133,6 +133,7 @@ def check_data(
         TrainingData(states, numbers, *(calibrating or ())[:2]),
         n_rows,
         classes,
+        alphas,
         examples,
         examples if calibrating is None else calibrating[2],
         print_of_x,

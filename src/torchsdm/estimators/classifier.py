@@ -15,7 +15,7 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_con
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy, warn_user
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.estimators._data import FitData, check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
+from torchsdm.estimators._data import check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
 from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
@@ -199,39 +199,33 @@ class SDMClassifier(BaseSDMClassifier):
                     f"'keep_rounds' of {caller} is for training='sdm': linear training has no rounds."
                 )
             self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
-            alpha = check_targets(self.alpha, data.classes, caller)[0]
             was_split = data.points.calibration_states is not None
             certifies = data.certification is not None or not (self.certification_size is None or was_split)
             if certifies:
-                check_control(alpha, self.control, caller)
+                check_control(data.alphas[0], self.control, caller)
                 self._terms(data.classes)  # refused before hours of training
-            terms: dict[str, Any] = {"delta": self.delta, "control": self.control, "seed": self.random_seed_}
-            data, self.certification_rows_ = hold_out(data, self.certification_size, alpha, **terms)
+            data, self.certification_rows_ = hold_out(self, data)
             for name in ("round_models_", "certificate_", "reliability_"):
                 self.__dict__.pop(name, None)
+            builder = self._begin(data)
             if is_linear:
-                model, self.training_rows_, self.calibration_rows_, record = self._begin(data).linear()
+                model, self.training_rows_, self.calibration_rows_, record = builder.linear()
                 self.history_ = History((record,))
             else:
-                model = self._best_model(data, keep_rounds)
+                training, rounds = self._train(builder)
+                best = best_round(rounds)
+                model, self.training_rows_, self.calibration_rows_ = builder.of_round(best, training)
+                if keep_rounds:
+                    others = (model if one is best else builder.of_round(one, training)[0] for one in rounds)
+                    self.round_models_ = tuple(others)
             self.measures_familiarity_ = True
             if data.certification is not None:
                 model.certify_with(data.certification, data.n_given_back)
             if certifies:
-                self._certify(model, alpha)
+                self._certify(model, data.alphas[0])
             self.models_ = (model,)
             self._warn_of_regions()
         return self
-
-    def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:
-        builder = self._begin(data)
-        training, rounds = self._train(builder)
-        best = best_round(rounds)
-        model, self.training_rows_, self.calibration_rows_ = builder.of_round(best, training)
-        if keep_rounds:
-            others = (model if one is best else builder.of_round(one, training)[0] for one in rounds)
-            self.round_models_ = tuple(others)
-        return model
 
     def recertify(
         self: Self,

@@ -62,10 +62,8 @@ class StoredModel:
 
     directory: Path
     config: dict[str, Any]
-
-    def path(self, name: str) -> Path:
-        """The path of a file by its name."""
-        return self.directory / str(self.config["files"][name]["file"])
+    files: dict[str, Path]
+    """Where each of its files is."""
 
 
 def mapped_tensors(path: Path) -> dict[str, Tensor]:
@@ -180,7 +178,8 @@ def read_model(
                 problem = file_problem(home, entry, with_digest=is_checked)
                 if problem is not None:
                     raise ModelFileError(f"{problem} The model is incomplete: save or download it again.")
-            return restore(StoredModel(home, config))
+            files = {name: home / str(entry["file"]) for name, entry in config["files"].items()}
+            return restore(StoredModel(home, config, files))
         except ModelFileError:
             if before == config_mark(Path(directory)):
                 raise

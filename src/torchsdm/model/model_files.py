@@ -85,37 +85,37 @@ def put_together(
     """The model again; its support stays memory-mapped on the CPU."""
 
     def tensors_of(name: str) -> dict[str, Tensor]:
-        paths = [stored.path(f"{prefix}{name}"), stored.path(f"{prefix}{name}-exemplars")]
+        paths = [stored.files[f"{prefix}{name}"], stored.files[f"{prefix}{name}-exemplars"]]
         return {key: tensor.to(device) for path in paths for key, tensor in mapped_tensors(path).items()}
 
     def points_of(tensors: dict[str, Tensor], name: str) -> EncodedPoints:
         logits = tensors["logits"]
         nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
         points = Encoded(tensors["exemplars"], logits, tensors.get("is_background", nowhere))
-        examples = Examples.stored(stored.path(f"{prefix}{name}-examples"))
+        examples = Examples.stored(stored.files[f"{prefix}{name}-examples"])
         return EncodedPoints(points, tensors["labels"], examples, places=tensors.get("places"))
 
     try:
         sizes = (settings["n_inputs"], settings["n_classes"], settings["n_filters"])
-        adaptor = restore_adaptor(settings["adaptor"], *sizes, mapped_tensors(stored.path(f"{prefix}adaptor"))).to(
+        adaptor = restore_adaptor(settings["adaptor"], *sizes, mapped_tensors(stored.files[f"{prefix}adaptor"])).to(
             device
         )
         support = SupportSet.restore(**tensors_of("support"), block_size=block_size)
         tensors = tensors_of(CALIBRATION)
         calibration = _calibration(points_of(tensors, CALIBRATION), tensors, settings)
         certification = pending = None
-        if f"{prefix}{CERTIFICATION}" in stored.config["files"]:
+        if f"{prefix}{CERTIFICATION}" in stored.files:
             about = {"n_corrected": 0, "u": 1.0, **settings["certification"]}  # earlier models lack one or both
             certification = Certification(
                 **vars(points_of(tensors_of(CERTIFICATION), CERTIFICATION)),
                 **{name: about[name] for name in _ABOUT_CERTIFICATION},
             )
-        if f"{prefix}{_PENDING}" in stored.config["files"]:
+        if f"{prefix}{_PENDING}" in stored.files:
             pending = points_of(tensors_of(_PENDING), _PENDING)
         model = SDMModel(
             adaptor,
             support,
-            Examples.stored(stored.path(f"{prefix}support-examples")),
+            Examples.stored(stored.files[f"{prefix}support-examples"]),
             calibration,
             codes.classes,
             settings["support_changed"],
