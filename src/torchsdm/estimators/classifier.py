@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -420,14 +420,8 @@ class SDMClassifier(BaseSDMClassifier):
         their order, and once it is raised only trusted answers are admitted.
         """
         states = self._check_input(X, "decide")
-        return self._judge(guard)(self.model_.decide(states))
-
-    def _judge(self, guard: DriftGuard | None) -> Callable[[SDMDecisions], SDMDecisions]:
-        """What adds lanes to decisions, and has a guard watch them."""
-        rule = self.lane_rule_
-        if guard is None:
-            return rule.apply
-        return lambda decisions: guard.watch(rule.apply(decisions))
+        decisions = self.lane_rule_.apply(self.model_.decide(states))
+        return decisions if guard is None else guard.watch(decisions)
 
     def logits(self, X: ArrayLike) -> Array:
         """z' of each input (N, C), classes in the order of ``classes_``."""
@@ -446,7 +440,7 @@ class SDMClassifier(BaseSDMClassifier):
         """
         states = self._check_input(X, "explain")
         check_positive(k, "k", "SDMClassifier.explain", integer=True)
-        return explain(self.model_, self._codes, states, k, self._judge(guard))
+        return explain(self.model_, self._codes, states, k, self.lane_rule_, guard)
 
     def export_support(self, path: str | Path) -> None:
         """Write the support's ids, labels, predictions, texts and exemplars to a Parquet file."""
