@@ -281,24 +281,29 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     ) -> Self:
         """Recompute the region, for another alpha or after updates, without training.
 
-        After updates, the calibration points are matched against the support again and the eCDFs recomputed.
+        After updates, the calibration points are matched against the support again and the eCDFs recomputed. If there
+        is a certificate, and the rule or its certification sample changes, the rule is also certified again on the same
+        sample, for the first alpha that is given, or else for that of the certificate; ``recertify`` says what that
+        costs.
         """
-        self._recalibrate(alpha, min_class_count)
-        self._warn_of_regions()
-        return self
-
-    def _recalibrate(self, alpha: Any, min_class_count: int | None) -> None:
         self._check_is_fitted("recalibrate")
         caller = f"{type(self).__name__}.recalibrate"
-        current = self.models_[0].calibration
+        was_changed, current = self.models_[0].outdated, self.models_[0].calibration
         alphas = tuple(region.target for region in current.regions)
         if alpha is not None:
             alphas = check_targets(alpha, self.classes_, caller)
         count = current.min_class_count if min_class_count is None else min_class_count
         check_positive(count, "min_class_count", caller, integer=True, zero=True)
-        with self._updated_models() as models:
-            for model in models:
-                model.recalibrate(alphas, count)
+        with self._unchanged_on_error():
+            with self._updated_models() as models:
+                for model in models:
+                    model.recalibrate(alphas, count)
+                self._certify_again(models[0], was_changed, is_asked=alpha is not None)
+            self._warn_of_regions()
+        return self
+
+    def _certify_again(self, model: SDMModel, was_changed: bool, *, is_asked: bool) -> None:
+        """Certify a recalibrated model if its rule or its sample has changed, or another alpha is asked for."""
 
     def add_exemplars(
         self: Self,

@@ -246,7 +246,9 @@ class SDMClassifier(BaseSDMClassifier):
         """
         self._check_is_fitted("recertify")
         caller = "SDMClassifier.recertify"
-        wanted = self._certified_alpha if alpha is None else check_targets(alpha, self.classes_, caller)[0]
+        wanted = (self.certificate_ or self.region_).target
+        if alpha is not None:
+            wanted = check_targets(alpha, self.classes_, caller)[0]
         check_control(wanted, self.control, caller)
         with self._updated_models() as models:
             model = models[0]
@@ -277,29 +279,14 @@ class SDMClassifier(BaseSDMClassifier):
             self._warn_of_regions()
         return self
 
-    def recalibrate(
-        self: Self,
-        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
-        *,
-        min_class_count: int | None = None,
-    ) -> Self:
-        """Recompute the region, for another alpha or after updates, without training.
-
-        After updates, the calibration points are matched against the support again and the eCDFs recomputed. If the
-        rule or its certification sample changes, it is also certified again on the same sample, for the first alpha
-        that is given, or else for that of the certificate; ``recertify`` says what that costs.
-        """
-        self._check_is_fitted("recalibrate")
-        changed = self.model_.outdated
-        with self._unchanged_on_error():
-            self._recalibrate(alpha, min_class_count)
-            before = self.certificate_
-            wanted = self._certified_alpha if alpha is None else self.region_.target
-            if before is not None and (changed or wanted != before.target):
-                check_control(wanted, self.control, "SDMClassifier.recalibrate")
-                self._certify(self.model_, wanted)
-            self._warn_of_regions()
-        return self
+    def _certify_again(self, model: SDMModel, was_changed: bool, *, is_asked: bool) -> None:
+        before = self.certificate_
+        if before is None:
+            return
+        wanted = model.calibration.regions[0].target if is_asked else before.target
+        if was_changed or wanted != before.target:
+            check_control(wanted, self.control, "SDMClassifier.recalibrate")
+            self._certify(model, wanted)
 
     def choose_alpha(
         self, *, cost_error: float | Mapping[Any, float], cost_review: float, n_certification: int | None = None
@@ -362,11 +349,6 @@ class SDMClassifier(BaseSDMClassifier):
     def _terms(self, classes: Array) -> Terms:
         families = None if self.pools is None else check_pools(self.pools, classes, "SDMClassifier")
         return Terms(float(self.delta), self.control, float(self.familiarity), families)
-
-    @property
-    def _certified_alpha(self) -> Target:
-        """The target to certify: that of the certificate, or of the first region."""
-        return self.region_.target if self.certificate_ is None else self.certificate_.target
 
     @property
     def certification_(self) -> SDMDecisions | None:

@@ -189,30 +189,15 @@ class Calibration:
         ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
         p = _probabilities(points.logits, match.similarity, ecdfs.distance_quantile(match.nearest_distance))
         rescaled = rescaled_similarity(match.similarity, p.amax(dim=1))
-        return cls(
-            known,
-            match.similarity,
-            match.nearest_distance,
-            rescaled,
-            ecdfs,
-            _find_regions(rescaled, p, labels, alphas, min_class_count),
-            min_class_count,
-        )
+        found = cls(known, match.similarity, match.nearest_distance, rescaled, ecdfs, (), min_class_count)
+        return found.with_regions(alphas, min_class_count)
 
     def with_regions(self, alphas: Sequence[Target], min_class_count: int) -> Calibration:
         """The same calibration with regions for other alphas; nothing else changes."""
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
-        regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
+        points = self.rescaled_similarity, p, self.labels
+        regions = tuple(find_high_reliability_region(*points, alpha, min_class_count) for alpha in alphas)
         return replace(self, regions=regions, min_class_count=min_class_count)
-
-
-def _find_regions(
-    rescaled: Tensor, probabilities: Tensor, labels: Tensor, alphas: Sequence[Target], min_class_count: int
-) -> tuple[HighReliabilityRegion, ...]:
-    """One region per alpha."""
-    return tuple(
-        find_high_reliability_region(rescaled, probabilities, labels, alpha, min_class_count) for alpha in alphas
-    )
 
 
 def _probabilities(logits: Tensor, similarity: Tensor, distance_quantile: Tensor) -> Tensor:
