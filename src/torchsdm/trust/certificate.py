@@ -44,9 +44,9 @@ whose prediction, is any of them. Which ones do is decided by how many points th
 that the groups, too, are fixed before the certification sample is seen, and all of the above holds for them. The
 promise is then for the pool: one of its classes may be right less often, if the others make up for it.
 
-At every level of evidence. All of this is about averages over what is admitted. A second promise, for every window of the
-score, is made with the same certification points by the same test (``_windows``). Each of the two fails with probability
-at most delta, so both hold together with probability at least 1 - 2 delta.
+At every level of evidence. All of this is about averages over what is admitted. A second promise, for every window of
+the score, is made with the same certification points by the same test (``_windows``). Each of the two fails with
+probability at most delta, so both hold together with probability at least 1 - 2 delta.
 
 The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. Inputs must
 differ from sample to sample, or u would not: where all have the same few scores, ask for u = 1. The promise
