@@ -85,7 +85,7 @@ def score(
     bad = None if strict else scores.bad
 
     def decided() -> Iterator[list[Row]]:
-        with Progress(None, "input") as progress, suppress(EmptyInputError):  # no rows, no decisions
+        with Progress(unit="input", disable=None) as progress, suppress(EmptyInputError):  # no rows, no decisions
             for rows in score_blocks(
                 saved, source, columns, k=k, texts=texts, bad=bad, guard=guard, backend=backend, folder=folder
             ):

@@ -70,10 +70,7 @@ def pool(states: Tensor, spans: Sequence[Sequence[Span]], parts: Sequence[str]) 
 
 
 class Progress(tqdm):
-    """A bar on a terminal and nothing in a pipe, or nothing at all without ``shown``."""
-
-    def __init__(self, total: int | None, unit: str, description: str | None = None, *, shown: bool = True) -> None:
-        super().__init__(total=total, desc=description, unit=unit, disable=None if shown else True)
+    """A bar of tqdm; with ``disable=None`` it is shown on a terminal, and not in a pipe."""
 
     def skip(self, n: int) -> None:
         """Move on by n without work: what an earlier run did, or what need not be done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import islice, tee
@@ -395,10 +395,6 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 f"'max_tokens' of {caller} must be at most {backbone.position_limit}, the limit of {backbone.name}. "
                 f"Got {self.max_tokens}."
             )
-        earlier = earlier or getattr(self, "_kept_prompt", None)
-        options = dict(self.chat_options or {})
-        asked = PromptOrigin(prompt.template, tuple(prompt.words.items()), prompt.system, use_chat, options, "")
-        is_same = earlier is not None and replace(earlier, rendered="") == asked
         encoder = PromptEncoder(
             backbone.tokenizer,
             prompt,
@@ -408,8 +404,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             scores_words=backbone.has_output_layer,
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
-            chat_options=options,
-            rendered=earlier.rendered if earlier is not None and is_same else None,
+            chat_options=self.chat_options,
+            earlier=earlier or getattr(self, "_kept_prompt", None),
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
         layer: Layer = layers[0] if len(layers) == 1 else tuple(layers)
@@ -461,7 +457,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         What is not kept is extracted elsewhere ahead of whoever asks for the blocks in order.
         """
         n_done = min(skip * size, len(documents))
-        with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
+        hidden = None if self.verbose else True
+        with Progress(desc=description, total=len(documents), unit="doc", disable=hidden) as progress:
             progress.skip(n_done)
             blocks: NumberedBlocks = enumerate(islice(documents.blocks(size), skip, None))
             made: Iterator[tuple[float, ExtractedStates | None]] = iter(())

@@ -386,7 +386,7 @@ def test_a_rendering_can_be_used_again():
     """A chat template may write the date, and states of two days must not differ by it."""
     tokenizer = with_template("Today is {{ today }}. {{ messages[0]['content'] }}")
     first = encoder(tokenizer, "Good? {document}", use_chat=True, chat_options={"today": "Monday"})
-    again = encoder(tokenizer, "Good? {document}", use_chat=True, rendered=first.rendered)
+    again = encoder(tokenizer, "Good? {document}", use_chat=True, earlier=first.origin)
     assert again.encode([Document("A film.", 0)]) == first.encode([Document("A film.", 0)])
     assert first.encode([Document("A film.", 0)])[0].ids == plain_ids(BYTE_LEVEL, "Today is Monday. Good? A film.")
 
