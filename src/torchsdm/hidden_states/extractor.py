@@ -285,19 +285,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     @property
     def backbone(self) -> Backbone:
         """The language model; loaded on first use."""
-        if isinstance(self.model, Backbone):
-            return self.model
-        if not isinstance(self.model, (str, Path)):
-            raise InvalidTypeError(
-                f"'model' of HiddenStateExtractor must be a name, a path or a Backbone. Got {self.model!r}."
-            )
-        settings: dict[str, Any] = {
-            name: getattr(self, name) for name in ("revision", "device", "dtype", "trust_remote_code")
-        }
-        if getattr(self, "_loaded_with", None) != (str(self.model), settings):
-            self._backbone = Backbone.load(self.model, **settings)
-            self._loaded_with = str(self.model), settings
-        return self._backbone
+        return self._prepare().backbone
 
     def origin(self) -> StatesOrigin:
         """Everything that affects the states; if it differs, states must not be mixed.
@@ -355,7 +343,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_backbone", "_loaded_with")}
+        return {name: value for name, value in state.items() if name != "_resolved"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -367,7 +355,19 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     # ---------------------------------------------------------------- inside
 
     def _prepare(self, earlier: PromptOrigin | None = None) -> Extraction:
-        """Resolve all settings. A prompt that was rendered before keeps its rendering."""
+        """All settings resolved, again only if one has changed. A prompt that was rendered before stays as it was."""
+        settings = repr(self.get_params(deep=False))
+        earlier = earlier or getattr(self, "_kept_prompt", None)
+        resolved: tuple[str, PromptOrigin | None, Extraction] | None = getattr(self, "_resolved", None)
+        if (
+            resolved is None
+            or settings != resolved[0]
+            or earlier not in (None, resolved[1], resolved[2].encoder.origin)
+        ):
+            resolved = self._resolved = settings, earlier, self._resolve(earlier)
+        return resolved[2]
+
+    def _resolve(self, earlier: PromptOrigin | None) -> Extraction:
         caller = "HiddenStateExtractor"
         prompt = task_prompt(self.prompt, caller)
         if self.parts is not None:
@@ -385,7 +385,12 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         resolve_dtype(self.dtype, self.device)
         if self.max_tokens is not None:
             check_positive(self.max_tokens, "max_tokens", caller, integer=True)
-        backbone = self.backbone
+        backbone = self.model
+        if not isinstance(backbone, Backbone):
+            if not isinstance(backbone, (str, Path)):
+                raise InvalidTypeError(f"'model' of {caller} must be a name, a path or a Backbone. Got {backbone!r}.")
+            names = ("revision", "device", "dtype", "trust_remote_code")
+            backbone = Backbone.load(backbone, **{name: getattr(self, name) for name in names})
         has_prompt = prompt.template != "{document}" or prompt.system is not None
         use_chat = self.use_chat if self.use_chat is not None else has_prompt and backbone.has_chat_template
         if use_chat and not backbone.has_chat_template:
@@ -405,7 +410,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
             chat_options=self.chat_options,
-            earlier=earlier or getattr(self, "_kept_prompt", None),
+            earlier=earlier,
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
         layer: Layer = layers[0] if len(layers) == 1 else tuple(layers)
