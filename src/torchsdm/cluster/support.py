@@ -208,31 +208,24 @@ class ShardedSupport(Support):
 
         While some batches are in their second round, others are in their first.
         """
-        ray, shards, names = (
-            import_ray(),
-            self._state.shards,
-            [(shard, name) for shard, (_, name) in self._state.known.items()],
+        ray, shards = import_ray(), self._state.shards
+        names = [(shard, name) for shard, (_, name) in self._state.known.items()]
+        first_round = (
+            (there, [shards.ask("find_first", shard, name, there, counts) for shard, name in names])
+            for there in map(ray.put, batches)
         )
 
-        def both_rounds() -> Iterator[tuple[None, list[Any]]]:
-            ((shard, name),) = names
-            for batch in batches:
-                yield None, [shards.ask("match", shard, name, ray.put(batch))]
-
-        def first_round() -> Iterator[tuple[Any, list[Any]]]:
-            for batch in batches:
-                there = ray.put(batch)
-                yield there, [shards.ask("find_first", shard, name, there, counts) for shard, name in names]
-
         def second_round() -> Iterator[tuple[Found, list[Any]]]:
-            for there, found in shards.answered(first_round()):
+            for there, found in shards.answered(first_round):
                 firsts = Found.merged(found)
                 boundary = firsts.boundary_distance.numpy(), firsts.boundary_index.numpy()
                 asked = names if counts else ()
                 yield firsts, [shards.ask("count_matches", shard, name, there, boundary) for shard, name in asked]
 
         if self._state.is_on_one:
-            yield from (match for _, (match,) in shards.answered(both_rounds()))
+            ((shard, name),) = names
+            both_rounds = ((None, [shards.ask("match", shard, name, ray.put(batch))]) for batch in batches)
+            yield from (match for _, (match,) in shards.answered(both_rounds))
             return
         for firsts, numbers in shards.answered(second_round()):
             for n in numbers:
