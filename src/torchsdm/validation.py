@@ -157,7 +157,9 @@ def check_share(value: Any, name: str, caller: str) -> None:
     """Require a share or a probability in (0, 1)."""
     check_positive(value, name, caller)
     if value >= 1:
-        raise InvalidInputError(f"'{name}' of {caller} must be in (0, 1). Got {value!r}.")
+        raise InvalidInputError(
+            f"'{name}' of {caller} must be in (0, 1). Got {value!r}; it is a share or a probability."
+        )
 
 
 def draw_seed(random_state: RandomState, name: str) -> int:

@@ -14,7 +14,7 @@ from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError, TorchSDMError
 from torchsdm.trust import ScoredSample, can_certify, certify
 from torchsdm.trust._path import ThresholdPath, allowed_errors, group_counts, of_prediction
-from torchsdm.trust.certificate import lower_bounds, p_values
+from torchsdm.trust._walk import lower_bounds, p_values
 from torchsdm.wording import percent
 
 ALPHA, DELTA = 0.9, 0.1
