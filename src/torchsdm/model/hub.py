@@ -130,7 +130,7 @@ def model_card(estimator: Any) -> str:
         admits=ADMITS[estimator.policy],
         warnings="\n".join(f"- Warning: {warning}" for warning in estimator.warnings()) or "There are no warnings.",
         regions="\n\n".join(regions),
-        use=_use_states(kind, n_inputs, estimator.input_ndim_) if states_origin is None else _use_texts(states_origin),
+        use=_use(kind, n_inputs, estimator.input_ndim_, states_origin),
     )
 
 
@@ -145,21 +145,18 @@ def _describe_input(n_inputs: int, states_origin: StatesOrigin | None) -> str:
     return f"texts, through {name}{revision} (fingerprint `{model.fingerprint[:16]}`) under the prompt `{template}`"
 
 
-def _use_states(kind: str, n_inputs: int, input_ndim: int) -> str:
-    """Three lines that run, on an input of zeros."""
+def _use(kind: str, n_inputs: int, input_ndim: int, states_origin: StatesOrigin | None) -> str:
+    """Three lines that run: on an input of zeros, or on texts where the language model is still to be found."""
+    if states_origin is not None:
+        asks_for_answers = "{answer}" in states_origin.prompt.template
+        return _USE_TEXTS.format(
+            moved="" if states_origin.model.reference is not None else ', model="path of the language model"',
+            example='["a question"], answers=["its answer"]' if asks_for_answers else '["a text", "another"]',
+        )
     example, shape = f"[[0.0] * {n_inputs}]", f"(N, {n_inputs})"
     if input_ndim == 3:
         example, shape = f"[{example}]", f"(N, positions, {n_inputs})"
     return _USE_STATES.format(kind=kind, example=example, shape=shape)
-
-
-def _use_texts(states_origin: StatesOrigin) -> str:
-    """Three lines that run where the language model is still to be found."""
-    asks_for_answers = "{answer}" in states_origin.prompt.template
-    return _USE_TEXTS.format(
-        moved="" if states_origin.model.reference is not None else ', model="path of the language model"',
-        example='["a question"], answers=["its answer"]' if asks_for_answers else '["a text", "another"]',
-    )
 
 
 def _describe_data(models: Sequence[SDMModel], names: Sequence[str], source: str | None) -> tuple[str, str]:
