@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from torchsdm.core import (
-    CalibrationScores,
     ClassEcdfs,
     Encoded,
     Familiarity,
@@ -139,11 +138,6 @@ class Calibration:
     def confidence(self) -> Tensor:
         """sdm(z') of the prediction of the calibration points (N,)."""
         return _probabilities(self.logits, self.similarity, self.distance_quantile).amax(dim=1)
-
-    @property
-    def scores(self) -> CalibrationScores:
-        """What decisions need from it."""
-        return CalibrationScores(self.rescaled_similarity, self.labels, self.ecdfs)
 
     def sample(self, measured: bool = True) -> SignalSample:
         """The points as certificates and displays take them; for ``measured`` see ``familiarities``."""

@@ -20,7 +20,6 @@ from torchsdm.core import (
     Decisions,
     Encoded,
     SDMDecisions,
-    Signals,
     Target,
     decide,
 )
@@ -265,7 +264,7 @@ class SDMModel:
 
     def _encoded_blocks(self, hidden_states: Tensor) -> Iterator[Encoded]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            points = _encode(self.adaptor, [block], len(self.classes))
+            points = Encoded.of(*self.adaptor.encode_exactly(block), len(self.classes))
             check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
             yield points
 
@@ -273,7 +272,8 @@ class SDMModel:
         known = self.calibration
         for points in blocks:
             match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
-            decisions = decide(points.logits, Signals.of(match, known.ecdfs), known.scores, known.regions, self.classes)
+            calibrated = known.ecdfs, known.rescaled_similarity, known.labels, known.regions
+            decisions = decide(points.logits, match, *calibrated, self.classes)
             if self.has_background:
                 is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
                 decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())
