@@ -82,6 +82,19 @@ def test_an_example_is_added_only_where_that_is_allowed_and_can_be_undone(model)
         assert len(live.snapshot.saved.classifier.models_[0].support) == len(TEXTS[:80]) // 2
 
 
+def test_a_class_that_is_a_number_is_named_by_its_text(tmp_path):
+    """Labels are texts in the protocol, whatever the classes are."""
+    numbered = save_text_model(tmp_path, TEXTS[:80], [0, 1] * 40)
+
+    async def teach():
+        async with agent(numbered, "--writable") as client:
+            return await client.call_tool("add_example", {"text": "a quite new film", "label": "1", "why": "seen"})
+
+    assert asyncio.run(teach()).structured_content == {"version": 1, "added": 1}
+    changed = LiveModel.open(numbered, writable=False).snapshot.saved.classifier
+    assert changed.support_.labels[-1] == changed.classes_.tolist().index(1)
+
+
 def test_wrong_calls_are_told_what_is_wrong(model):
     async def ask():
         async with agent(model) as client:

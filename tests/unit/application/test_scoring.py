@@ -119,6 +119,17 @@ def test_an_interrupted_job_goes_on_with_what_is_missing(n_blocks, model, data, 
     assert not parts.exists()
 
 
+def test_what_a_replica_rejected_stays_rejected_after_an_interruption(model, tmp_path):
+    """Whether states can be decided on is found out where they are decided on: a finished block has to keep it."""
+    states, parts = STATES.copy(), tmp_path / "out.parts"
+    states[[3, 7, 20]] = np.nan
+    np.savez(tmp_path / "new.npz", hidden_states=states)
+    interrupted(model, tmp_path / "new.npz", parts, 2)
+    rows, bad = score(model, tmp_path / "new.npz", parts)
+    assert (rows, bad) == alone(model, tmp_path / "new.npz") and sorted(bad) == [3, 7, 20]
+    assert [row["lane"] == "rejected" for row in rows] == [number in bad for number in range(N)]
+
+
 CHANGES = {
     "added": (lambda data: (data / "new.jsonl").write_text(lines(0, 1)), "new: new.jsonl"),
     "deeper": (lambda data: (data / "day=2" / "e.jsonl").write_text(""), "new: day=2/e.jsonl"),

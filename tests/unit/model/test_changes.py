@@ -12,7 +12,7 @@ import pytest
 
 from torchsdm import SDMClassifier
 from torchsdm.errors import ModelFileError, ModelInUseError
-from torchsdm.model import Entry, LogWriter, changes, log_writer, read_changes, read_config, read_history
+from torchsdm.model import Entry, LogWriter, ReviewStore, changes, log_writer, read_changes, read_config, read_history
 from torchsdm.model.changes import undone_by
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -76,6 +76,14 @@ def test_what_was_appended_is_read(model, writer):
     assert log.records[1].rows is None and log.records[1].labels == []
     assert [one.change.version for one in read(model, after=2).records] == [3]
     assert read_history(model) == log.history
+
+
+def test_what_is_acknowledged_is_synced_first(model, writer):
+    """What kill -9 cannot show: after a power failure, too, an acknowledged change is there."""
+    append(writer, addition(3, 1))
+    for connection in (writer._connection, ReviewStore(model / "changes" / "review.sqlite")._connection):
+        assert tuple(connection.execute("PRAGMA synchronous").fetchone()) == (2,)  # FULL
+        assert tuple(connection.execute("PRAGMA journal_mode").fetchone()) == ("wal",)
 
 
 def test_a_writer_that_comes_later_goes_on(model, writer):

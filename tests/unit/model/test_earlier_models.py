@@ -54,6 +54,17 @@ def test_a_certificate_still_holds(version, tmp_path):
     assert model.warnings() == []
 
 
+@pytest.mark.parametrize("version", [2, 3, 4])
+@pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
+def test_a_sample_from_before_there_was_a_u_is_certified_as_before(version, tmp_path):
+    """By the plain exact test, u = 1: its labels have been seen, so that no other u can be chosen now."""
+    shutil.copytree(FIXTURES / f"model-format-{version}" / "classifier", tmp_path / "model")
+    model = SDMClassifier.load(tmp_path / "model")
+    looks = model.certificate_.looks
+    model.recertify(alpha=0.75)
+    assert model.certificate_.looks == looks + 1 and model.certificate_.u == 1
+
+
 def _worded_now(reason):
     """A reason as it was worded then, in today's words."""
     told = re.sub(r"^neighbours disagree after 1;", "the nearest example agrees, the next does not;", reason)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from itertools import pairwise, product
 from types import SimpleNamespace
 
@@ -447,6 +448,10 @@ class TestFromClassifier:
         np.testing.assert_array_equal(watched.admitted[strange], decided.admitted[strange] & ~falls)
         later = clf.decide(X[:100])
         assert (later.lane == "certified").any() and "certified" not in guard.watch(later).lane
+        number, all_certified = np.arange(1, 601), np.full(600, "certified", dtype=object)
+        every = replace(decided, lane=all_certified, certified=np.ones(600, bool), admitted=np.ones(600, bool))
+        watched = DriftGuard.from_classifier(clf).watch(every)
+        np.testing.assert_array_equal(watched.admitted, number < guard.raised_at)  # the alarm's own input falls
 
     def test_every_input_that_is_decided_can_be_watched(self, classifier):
         far = classifier.decide(3e38 * np.array(list(product([-1, 1], repeat=3))))
