@@ -163,9 +163,10 @@ class Decisions:
             if values.ndim == 2:
                 names = [str(key) for key in keys.tolist()]
                 columns[name] = [dict(zip(names, row, strict=True)) for row in values.tolist()]
+            elif values.dtype.kind == "f":
+                columns[name] = np.where(np.isfinite(values), values, np.array(None)).tolist()
             else:
-                is_number = values.dtype.kind == "f"
-                columns[name] = (np.where(np.isfinite(values), values, None) if is_number else values).tolist()
+                columns[name] = values.tolist()
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_pandas(self) -> Any:

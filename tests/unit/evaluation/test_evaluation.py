@@ -18,6 +18,7 @@ from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
+from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.neighbors import CalibratedThreshold, NearestNeighborThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, TemperatureScaling
@@ -380,6 +381,13 @@ def test_facts_hold_what_json_cannot_as_text(classifier):
     )
     assert json.loads(json.dumps(first, allow_nan=False))["settings"]["n"] == 3
     assert first["data"]["a"]["fingerprint"] != second["data"]["a"]["fingerprint"]
+
+
+def test_facts_name_models_by_class_and_not_by_address():
+    tuned = NoReject(0.9, TunedLogisticModel().fit(TEST.X, NAMES[TEST.y])).fit()
+    facts = Evaluation([Entrant("m", "all", tuned)], {"a": labelled(TEST)}, 0.9).facts()
+    assert facts["entrants"][0]["settings"]["model"] == "TunedLogisticModel"
+    assert facts["entrants"][0]["model_settings"] == {"class_weight": None} and " at 0x" not in json.dumps(facts)
 
 
 # --- The paper's entrants --------------------------------------------------------------------------------------------
