@@ -16,7 +16,7 @@ from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Ov
 from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
-from torchsdm.training import TrainingData, fingerprint
+from torchsdm.training import Part, TrainingData, fingerprint
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -153,7 +153,11 @@ def check_data(
         warn_of_other_scale(own, *_mean_and_scale(states), f"'{name}' of {caller}")
     calibrating, certifying = parts.get(CALIBRATION), parts.get(CERTIFICATION)
     return FitData(
-        TrainingData(states, torch.from_numpy(class_numbers.astype(np.int64)), *(calibrating or ())[:2]),
+        TrainingData(
+            states,
+            torch.from_numpy(class_numbers.astype(np.int64)),
+            None if calibrating is None else Part.whole(*calibrating[:2]),
+        ),
         len(states),
         classes,
         examples,

@@ -200,7 +200,7 @@ class SDMClassifier(BaseSDMClassifier):
                 )
             self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             alpha = check_targets(self.alpha, data.classes, caller)[0]
-            was_split = data.points.calibration_states is not None
+            was_split = data.points.calibration is not None
             certifies = data.certification is not None or not (self.certification_size is None or was_split)
             if certifies:
                 check_control(alpha, self.control, caller)

@@ -54,7 +54,8 @@ def check_decisions(decisions: Any, caller: str) -> None:
 
 
 def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
-    """Require the decisions of an SDM estimator, which have its signals."""
+    """Require the decisions of an SDM estimator, which have its signals, on at least one input."""
+    check_decisions(decisions, caller)
     if not isinstance(decisions, SDMDecisions):
         raise InvalidInputError(
             f"'decisions' of {caller} must be from an SDM estimator. Got decisions without signals."
