@@ -8,7 +8,6 @@ from torchsdm.application.answers import (
     example_row,
 )
 from torchsdm.application.audit import audit_data
-from torchsdm.application.certify import certify_model, choose_alpha
 from torchsdm.application.describe import (
     calibration_examples,
     calibration_map,
@@ -27,7 +26,14 @@ from torchsdm.application.review import ReviewQueue
 from torchsdm.application.saved_model import SavedModel, continued_guard, guard_state, open_guard, successor
 from torchsdm.application.scoring import Scores, parts_of, score
 from torchsdm.application.train import read_training_parts, train_model
-from torchsdm.application.update import ModelChange, change_requests, recalibrate_model, update_model
+from torchsdm.application.update import (
+    ModelChange,
+    certify_model,
+    change_requests,
+    choose_alpha,
+    recalibrate_model,
+    update_model,
+)
 
 if TYPE_CHECKING:
     from torchsdm.application.demo import run_demo

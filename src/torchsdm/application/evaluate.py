@@ -10,10 +10,10 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from torchsdm.application.certify import check_prices
 from torchsdm.application.saved_model import Reading, SavedModel
+from torchsdm.application.update import check_prices
 from torchsdm.data import BadRows, Columns, LabelledStates, join_states
-from torchsdm.errors import InvalidInputError, Remedy
+from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, load_classifier
 from torchsdm.hidden_states import default_store
 from torchsdm.labels import label_array
@@ -70,11 +70,11 @@ def evaluate_model(
     if training is not None and unknown is not None:
         raise InvalidInputError(f"There is no group {unknown!r} of estimators. Choose from {', '.join(_TRAINED)}.")
     found: dict[str, BadRows] = {name: {} for name in sets}
-    fitted = {name: saved.reading(file, columns, needs_labels=True) for name, file in fitted_on.items()}
+    fitted = {name: Reading(saved, file, columns, needs_labels=True) for name, file in fitted_on.items()}
     for reading in fitted.values():
         _labels_of_texts(reading)
     readings = {
-        name: saved.reading(file, columns, takes_labels=True, bad=None if bad is None else found[name])
+        name: Reading(saved, file, columns, takes_labels=True, bad=None if bad is None else found[name])
         for name, file in sets.items()
     }
     labels = {name: _labels_of_texts(reading) for name, reading in readings.items()}
@@ -103,14 +103,11 @@ def evaluate_model(
 
 def _labels_of_texts(reading: Reading) -> list[Any] | None:
     """The labels of texts, read without embedding any, or an empty list; None if the input contains states."""
-    documents = reading.documents
-    if documents is None:
+    if reading.documents is None:
         return None
-    if reading.needs_labels and not documents.has_labels:
-        raise InvalidInputError(f"{reading.source.name} has no labels.", remedy=Remedy.NAME_LABELS)
     with reading.source.errors():
-        counts = documents.report.label_counts  # looks at all of them
-    return list(counts.elements()) if documents.has_labels else []
+        counts = reading.documents.report.label_counts  # looks at all of them
+    return list(counts.elements()) if reading.documents.has_labels else []
 
 
 def _states(reading: Reading) -> LabelledStates:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.application.answers import Row, answer_rows, rows_beside, with_rejected
-from torchsdm.application.saved_model import SavedModel, checked
+from torchsdm.application.saved_model import PieceReader, Reading, SavedModel
 from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Unreadable, join_states, state_of, usual_shape
 from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
 from torchsdm.trust import DriftGuard
@@ -37,17 +37,15 @@ def given_block(
     found: BadRows | None = None if bad is None else {}
     if texts is not None:
         blocks = _read_texts(saved, texts, answers, found)
-    elif hidden_states is not None and len(hidden_states) == 0:
-        return LabelledStates([], None)
     else:
         blocks = _listed_states([] if hidden_states is None else hidden_states, saved.classifier.n_features_in_, found)
-    block = join_states(blocks) if blocks else None
+    block = join_states(blocks) if blocks else LabelledStates([], None)
     if bad is None or found is None:
-        return LabelledStates([], None) if block is None else block
-    if block is not None:
-        block = checked(block, "request", Columns(), needs_labels=False, bad=found)
+        return block
+    if blocks:
+        block = PieceReader("request", Columns()).read(block, found)
     bad |= {number: replace(one, place="") for number, one in sorted(found.items())}
-    if block is None or not len(block):
+    if not len(block):
         raise InvalidInputError(f"None of the inputs can be decided on: {next(iter(bad.values()))}.")
     return block
 
@@ -71,6 +69,8 @@ def _read_texts(
 
 def _listed_states(hidden_states: Sequence[Any] | Array, width: int, bad: BadRows | None) -> list[LabelledStates]:
     """States given as lists of numbers, as one block; none if no list can be used."""
+    if not len(hidden_states):
+        return []
     whole = state_of(hidden_states, None, "hidden_states")
     if not isinstance(whole, Unreadable) and whole.ndim in (2, 3):  # nearly always: every list is numeric and as long
         return [_numbered_states(whole, range(len(whole)))]
@@ -106,7 +106,7 @@ def explain_inputs(
 
     Without a source, ``texts`` are explained. Only the inputs with the ids of ``only``, and only the ``first`` so many.
     """
-    given = [given_block(saved, texts=texts)] if source is None else saved.blocks(source, columns)
+    given = [given_block(saved, texts=texts)] if source is None else Reading(saved, source, columns).blocks()
     for block in selected(given, only, first):
         explanations = saved.classifier.explain(block.hidden_states, k)
         rows = rows_beside(block, [one.to_dict() for one in explanations], texts=True)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -75,20 +75,10 @@ def score(
     """
     folder = None if backend is None or output is None else parts_of(output)
     scores = Scores()
-    bad = None if strict else scores.bad
-
-    def decided() -> Iterator[list[Row]]:
-        with Progress(None, "input") as progress, suppress(EmptyInputError):  # no rows, no decisions
-            for rows in score_blocks(
-                saved, source, columns, k=k, texts=texts, bad=bad, guard=guard, backend=backend, folder=folder
-            ):
-                scores.n_inputs += len(rows)
-                scores.n_admitted += sum(row["admitted"] for row in rows)
-                scores.lanes.update(row["lane"] for row in rows)
-                yield rows
-                progress.update(len(rows))
-
-    write_rows(output, decided(), lambda: example_row(saved.classifier, k=k, texts=texts))
+    blocks = score_blocks(
+        saved, source, columns, scores, k=k, texts=texts, strict=strict, guard=guard, backend=backend, folder=folder
+    )
+    write_rows(output, blocks, lambda: example_row(saved.classifier, k=k, texts=texts))
     if folder is not None:
         remove_finished(folder)
     return scores
@@ -98,22 +88,25 @@ def score_blocks(
     saved: SavedModel,
     source: str,
     columns: Columns,
+    scores: Scores,
     *,
     k: int = 0,
     texts: bool = False,
-    bad: BadRows | None = None,
+    strict: bool = False,
     guard: DriftGuard | None = None,
     backend: RayBackend | None = None,
-    folder: str | Path | None = None,
+    folder: Path | None = None,
 ) -> Iterator[list[Row]]:
-    """The rows for every block of an input, in order; rows that are noted in ``bad`` are among them, rejected.
+    """The rows for every block of an input, in order, rejected ones among them; they are counted in ``scores``.
 
     The rest is as for ``score``; replicas on a cluster load the model as it is on disk. A cluster's finished blocks are
     kept in ``folder``, to go on from: created if missing, and refused if it belongs to another job. ``remove_finished``
     removes it once the rows are somewhere safe.
     """
-    reading = saved.reading(source, columns, bad=bad, again=folder is not None)
     with ExitStack() as stack:
+        progress = stack.enter_context(Progress(None, "input"))
+        stack.enter_context(suppress(EmptyInputError))  # no rows, no decisions
+        reading = Reading(saved, source, columns, bad=None if strict else scores.bad, again=folder is not None)
         if backend is None:
             answers: Iterator[tuple[Sequence[int], list[Row]]] = (
                 (block.numbers or (), answer_rows(saved.classifier, block, k=k, texts=texts, guard=guard))
@@ -122,15 +115,18 @@ def score_blocks(
         else:
             kept = None
             if folder is not None:
-                kept = stack.enter_context(_FinishedBlocks.opened(Path(folder), _job(saved, reading, k, texts)))
-            decided = _on_cluster(saved, reading, backend, k, texts, kept)
-            answers = ((one.numbers, one.rows) for one in _noted(reading, decided, guard))
-        yield from with_rejected(answers, {} if bad is None else bad)
+                kept = stack.enter_context(_FinishedBlocks.opened(folder, _job(saved, reading, k, texts)))
+            answers = _on_cluster(saved, reading, backend, k, texts, kept, guard)
+        for rows in with_rejected(answers, scores.bad):
+            scores.n_inputs += len(rows)
+            scores.n_admitted += sum(row["admitted"] for row in rows)
+            scores.lanes.update(row["lane"] for row in rows)
+            yield rows
+            progress.update(len(rows))
 
 
-def remove_finished(folder: str | Path) -> None:
+def remove_finished(folder: Path) -> None:
     """Remove the folder of a job that is done."""
-    folder = Path(folder)
     if (folder / _JOB).is_file():
         remove_unfinished(folder)
         for path in [*folder.glob("block-*.jsonl"), folder / _JOB, folder / _LOCK]:
@@ -148,14 +144,19 @@ class _Answered:
 
 
 def _on_cluster(
-    saved: SavedModel, reading: Reading, backend: RayBackend, k: int, texts: bool, kept: _FinishedBlocks | None
-) -> Iterator[_Answered]:
-    """The answers to all blocks: those that are kept, then the others as they are decided, and kept."""
+    saved: SavedModel,
+    reading: Reading,
+    backend: RayBackend,
+    k: int,
+    texts: bool,
+    kept: _FinishedBlocks | None,
+    guard: DriftGuard | None,
+) -> Iterator[tuple[Sequence[int], list[Row]]]:
+    """The answers to all blocks, with the numbers of their inputs: those that are kept, then the others as they come.
+
+    Unusable rows are noted, and the guard sees the answers, here and in order.
+    """
     reader, pieces = reading.pieces()
-    n_kept = 0 if kept is None else kept.n_finished
-    for number, _ in enumerate(islice(pieces, n_kept)):  # read again, since unusable rows are noted then
-        if kept is not None:
-            yield kept.read(number)
     kind = torch.device(saved.classifier.device or "cpu").type
     if reader.texts is not None:
         sent = portable(reader.texts)
@@ -164,23 +165,20 @@ def _on_cluster(
     files = {path.relative_to(saved.path).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
     classifier = saved.classifier
     replica = _Replica(files, classifier.version_, classifier.device, reader, k, texts, reading.bad is None)
-    for number, answered in enumerate(map_in_order(backend, replica.load, pieces, device_type=kind), start=n_kept):
-        if kept is not None:
-            kept.write(number, answered)
-        yield answered
-
-
-def _noted(reading: Reading, answers: Iterator[_Answered], guard: DriftGuard | None) -> Iterator[_Answered]:
-    """Answers from elsewhere, with what is noted here: unusable rows, and what the guard sees."""
-    n_rows = 0
+    n_kept = 0 if kept is None else kept.n_finished
+    # Their pieces are read again, since unusable rows are noted then.
+    known = (kept.read(number) for number, _ in enumerate(islice(pieces, n_kept)) if kept is not None)
+    is_empty = True
     with reading.source.errors():
-        for answered in answers:
+        for number, answered in enumerate(chain(known, map_in_order(backend, replica.load, pieces, device_type=kind))):
+            if kept is not None and number >= n_kept:
+                kept.write(number, answered)
             if reading.bad is not None:
                 reading.bad.update(answered.bad)
-            n_rows += len(answered.rows)
             if answered.rows:
-                yield answered if guard is None else replace(answered, rows=_watched(guard, answered.rows))
-        if not n_rows:
+                is_empty = False
+                yield answered.numbers, answered.rows if guard is None else _watched(guard, answered.rows)
+        if is_empty:
             raise reading.nothing()
 
 

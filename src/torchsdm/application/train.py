@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from torchsdm.application.describe import summary, told_once
-from torchsdm.application.saved_model import checked
+from torchsdm.application.saved_model import PieceReader
 from torchsdm.application.update import check_model_output
 from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import check_control, check_targets
@@ -119,10 +119,10 @@ def _read_states(data: Source, columns: Columns, needs_labels: bool) -> Labelled
     _, labels, ids, texts = USUAL_NAMES
     names = (columns.states, columns.label or labels, columns.id or ids, texts)
     (read,) = states_of(data, None, names=names, needs_labels=needs_labels)
-    states = checked(read, data.name, columns, needs_labels=needs_labels)
+    states = PieceReader(data.name, columns, needs_labels).read(read)
     if not len(states):
         raise EmptyInputError(f"{data.name} is empty.")
-    return states
+    return states if read.ids is not None else replace(states, ids=None)
 
 
 def _extracted(

@@ -1,4 +1,4 @@
-"""Change a saved model without training: add, remove and relabel examples, and recompute its region."""
+"""Change a saved model without training: its examples, its region, its certificate, and the alpha of that."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ import numpy as np
 from torchsdm.application.describe import standing, summary, told_once
 from torchsdm.application.live_model import LiveModel
 from torchsdm.application.requests import given_block
-from torchsdm.application.saved_model import SavedModel
-from torchsdm.data import Columns, LabelledStates
+from torchsdm.application.saved_model import Reading, SavedModel
+from torchsdm.data import Columns, LabelledStates, join_states
 from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import Add, Certify, Recalibrate, Relabel, Remove, Request, SDMClassifier, SDMEnsemble
 from torchsdm.files import login_name
-from torchsdm.labels import check_known_labels
+from torchsdm.labels import by_class, check_known_labels
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, holds_model
+from torchsdm.trust import Prices
+from torchsdm.validation import as_list
 
 _SETS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 
@@ -52,16 +54,34 @@ class ModelChange:
         self.draft = self.live.draft()
         self.classifier: SDMClassifier | SDMEnsemble = self.draft.classifier
 
-    @property
-    def saved(self) -> SavedModel:
-        """The model as it is."""
-        return self.live.snapshot.saved
-
     def single(self) -> SDMClassifier:
         """The classifier, which must not be an ensemble."""
         if not isinstance(self.classifier, SDMClassifier):
             raise InvalidInputError(f"{self.live.path} is an ensemble, which is not certified.")
         return self.classifier
+
+    def examples(self, file: str, columns: Columns, to: str, *, allow_new_labels: bool = False) -> LabelledStates:
+        """Labelled examples for a set; ids and labels are checked before a language model reads any text.
+
+        Rows that are merely numbered get new ids where the numbers are taken. Other ids must be new, but in a
+        certification set, which may be given again.
+        """
+        known, classes = known_ids(self.classifier), self.classifier.classes_
+        reading = Reading(self.live.snapshot.saved, file, columns, needs_labels=True)
+        if reading.documents is not None:
+            with reading.source.errors():
+                rows = [(document.id, document.label) for document in reading.documents]
+            clash = next(
+                (name for name in _new_ids([name for name, _ in rows], known) or [] if str(name) in known), None
+            )
+            if clash is not None and to != CERTIFICATION:
+                raise InvalidInputError(f"{file}: the 'ids' must be new, but the model has {clash!r} already.")
+            labels = [label for _, label in rows]
+            check_known_labels(labels, classes, file, to=to, allow_new=allow_new_labels)
+        data = join_states(list(reading.blocks()))
+        labels = as_list(data.labels, "labels", reading.source.name)
+        check_known_labels(labels, classes, file, to=to, allow_new=allow_new_labels)
+        return replace(data, ids=_new_ids(data.ids, known))
 
     def apply(self, request: Request) -> None:
         """Try a change. What calibrating warns of is held back if the result says it."""
@@ -119,7 +139,7 @@ def update_model(
         change.apply(Relabel([known.get(str(name), name) for name in relabelled], labels, allow_new_labels))
     for what, to, file in (("added", SUPPORT, add), ("added_calibration", CALIBRATION, add_calibration)):
         if file is not None:
-            data = new_examples(change.saved, file, columns, classifier, to, allow_new_labels=allow_new_labels)
+            data = change.examples(file, columns, to, allow_new_labels=allow_new_labels)
             change.apply(Add(data, to, "keep" if keep_repeated else "refuse", allow_new_labels))
             result[what] = len(data)
     if recalibrate:
@@ -150,36 +170,65 @@ def recalibrate_model(
     return change.write()
 
 
+def certify_model(
+    model: str | Path,
+    data: str | None = None,
+    *,
+    alpha: float | Mapping[Any, float] | None = None,
+    delta: float | None = None,
+    control: str | None = None,
+    columns: Columns = Columns(),  # noqa: B008  # frozen
+    **writing: Any,
+) -> dict[str, Any]:
+    """Certify with new labelled data or on the same sample; see ``SDMClassifier.recertify`` and ``ModelChange``."""
+    change = ModelChange(model, **writing)
+    change.single()
+    change.apply(
+        Certify(None if data is None else change.examples(data, columns, CERTIFICATION), alpha, delta, control)
+    )
+    return change.write()
+
+
+def choose_alpha(
+    model: str | Path,
+    data: str | None = None,
+    *,
+    cost_error: Any,
+    cost_review: float,
+    dry_run: bool = False,
+    columns: Columns = Columns(),  # noqa: B008  # frozen
+    **writing: Any,
+) -> dict[str, Any]:
+    """Choose the alpha that costs least and certify it, on new data if there are any; see ``ModelChange``.
+
+    The model stays as it is if no alpha pays, or none will probably be certified.
+    """
+    change = ModelChange(model, dry_run=dry_run, **writing)
+    classifier = change.single()
+    check_prices(classifier, cost_error, cost_review)  # before texts are read
+    given = None if data is None else change.examples(data, columns, CERTIFICATION)
+    n = None if given is None else len(given)
+    choice = classifier.choose_alpha(cost_error=cost_error, cost_review=cost_review, n_certification=n)
+    if choice.pays and not dry_run:
+        change.apply(Certify(given, choice.alpha))
+    else:
+        change.is_written, change.path = False, Path(model)
+    return {**change.write(), "choice": choice.to_json()}
+
+
+def check_prices(classifier: SDMClassifier, cost_error: Any, cost_review: float) -> None:
+    """Refuse what ``SDMClassifier.choose_alpha`` would refuse."""
+    classes = classifier.classes_
+    error = (
+        by_class(cost_error, classes, "cost_error", "choose_alpha") if isinstance(cost_error, Mapping) else cost_error
+    )
+    Prices.of(error, cost_review, len(classes), "choose_alpha")
+
+
 def admitted_share(known: Mapping[str, Any]) -> float:
     """The share of inputs that a model of this ``standing`` admits, as far as it can tell."""
     share: float = known["region_share"] if known["admitted_share"] is None else known["admitted_share"]
     return share
-
-
-def new_examples(
-    saved: SavedModel,
-    file: str,
-    columns: Columns,
-    classifier: SDMClassifier | SDMEnsemble,
-    to: str,
-    *,
-    allow_new_labels: bool = False,
-) -> LabelledStates:
-    """Labelled examples for a set of a model; ids and labels are checked before a language model reads any text.
-
-    Rows that are merely numbered get new ids where the numbers are taken. Other ids must be new, but in a certification
-    set, which may be given again.
-    """
-    known = known_ids(classifier)
-
-    def check(labels: list[Any], ids: list[Any]) -> None:
-        clash = next((name for name in _new_ids(ids, known) or [] if str(name) in known), None)
-        if clash is not None and to != CERTIFICATION:
-            raise InvalidInputError(f"{file}: the 'ids' must be new, but the model has {clash!r} already.")
-        check_known_labels(labels, classifier.classes_, file, to=to, allow_new=allow_new_labels)
-
-    data = saved.labelled(file, columns, check)
-    return replace(data, ids=_new_ids(data.ids, known))
 
 
 def known_ids(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:

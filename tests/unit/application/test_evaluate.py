@@ -11,6 +11,7 @@ import tiny_models
 from small import quietly, small_settings
 from torchsdm import HiddenStateExtractor, SDMClassifier, TaskPrompt
 from torchsdm.application import SavedModel, evaluate_model
+from torchsdm.application.saved_model import Reading
 from torchsdm.application.train import read_training
 from torchsdm.data import Columns, Documents
 from torchsdm.errors import InvalidInputError
@@ -140,7 +141,7 @@ def test_rows_of_states_are_named_by_their_line(saved, tmp_path):
         good = {"hidden_states": [0.5] * width, "label": "pos", "id": "a"}
         path.write_text(f"\n{json.dumps(good)}\n\n{json.dumps({**good, 'id': 'b', **changed})}\n", encoding="utf-8")
         with pytest.raises(InvalidInputError, match=message):
-            list(saved.blocks(str(path), Columns(), needs_labels=needs_labels))
+            list(Reading(saved, str(path), Columns(), needs_labels=needs_labels).blocks())
         with pytest.raises(InvalidInputError, match=message):
             read_training(str(path), Columns(), None)
 
@@ -155,7 +156,7 @@ def test_rows_of_states_are_named_by_their_line(saved, tmp_path):
 def test_blocks_of_texts_bring_all_along(saved, tmp_path):
     path = tmp_path / "blank.jsonl"
     path.write_text(TEXTS["blank.jsonl"].replace("LABEL", "neg"), encoding="utf-8")
-    (block,) = saved.blocks(str(path), Columns(), needs_labels=True)
+    (block,) = Reading(saved, str(path), Columns(), needs_labels=True).blocks()
     assert block.places == ["line 2", "line 4"] and block.ids == [0, 1] and block.texts == ["a film", "a plot"]
     assert block.labels.tolist() == ["pos", "neg"] and block.logit_labels == ("pos", "neg")
     assert block.origin == saved.classifier.states_origin_

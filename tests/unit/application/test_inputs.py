@@ -1,6 +1,6 @@
 """Files that nothing can be made of: one sentence that names the file and the place, before anything is computed.
 
-Every verb reads through ``SavedModel.blocks`` or ``read_training``; tests/system/test_commands.py shows that it does.
+Every verb reads through ``Reading`` or ``read_training``; tests/system/test_commands.py shows that it does.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import tiny_models
 from small import small_settings
 from torchsdm import SDMClassifier, SDMTextClassifier
 from torchsdm.application import SavedModel, check_output, saved_model
+from torchsdm.application.saved_model import Reading
 from torchsdm.application.train import read_training
-from torchsdm.data import Columns, Source
+from torchsdm.data import Columns, Source, join_states
 from torchsdm.errors import InvalidInputError, TorchSDMError
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -84,7 +85,7 @@ def test_a_file_that_cannot_be_read_is_named(name, over_texts, tmp_path):
     assert_refused(
         expected,
         path,
-        lambda: list(over_texts.blocks(str(path), Columns())),
+        lambda: list(Reading(over_texts, str(path), Columns()).blocks()),
         lambda: read_training(str(path), Columns(), extractor),
     )
 
@@ -115,8 +116,8 @@ def test_states_that_cannot_be_used_are_named_by_their_row(kind, over_states, tm
     assert_refused(
         expected,
         path,
-        lambda: list(over_states.blocks(str(path), Columns())),
-        lambda: list(over_states.blocks(str(path), Columns(), needs_labels=True)),
+        lambda: list(Reading(over_states, str(path), Columns()).blocks()),
+        lambda: list(Reading(over_states, str(path), Columns(), needs_labels=True).blocks()),
         lambda: read_training(str(path), Columns(), None),
     )
 
@@ -124,7 +125,7 @@ def test_states_that_cannot_be_used_are_named_by_their_row(kind, over_states, tm
 def test_a_file_without_rows_is_empty(over_states, tmp_path):
     path = tmp_path / "states.npz"
     np.savez(path, hidden_states=STATES[:0], labels=LABELS[:0])
-    assert_refused("is empty", path, lambda: list(over_states.blocks(str(path), Columns())))
+    assert_refused("is empty", path, lambda: list(Reading(over_states, str(path), Columns()).blocks()))
 
 
 def test_an_address_names_a_file_of_another_filesystem(tmp_path):
@@ -151,7 +152,7 @@ def test_training_data_may_be_a_folder(over_states, tmp_path):
         (tmp_path / name).write_text("".join(f"{json.dumps(row)}\n" for row in part), encoding="utf-8")
     for read in (
         lambda source: read_training(source, Columns(), None),
-        lambda source: over_states.labelled(source, Columns(), lambda labels, ids: None),
+        lambda source: join_states(list(Reading(over_states, source, Columns(), needs_labels=True).blocks())),
     ):
         one, many = read(str(tmp_path / "one.jsonl")), read(str(tmp_path / "data"))
         np.testing.assert_array_equal(many.hidden_states, one.hidden_states)
@@ -217,7 +218,7 @@ def test_an_address_that_cannot_be_reached_gives_the_reason(address, monkeypatch
 
 def test_errors_name_the_address_and_its_files(address, over_states):
     with pytest.raises(InvalidInputError) as raised:
-        list(over_states.blocks(f"{address}/*.jsonl", Columns()))
+        list(Reading(over_states, f"{address}/*.jsonl", Columns()).blocks())
     assert str(raised.value).startswith(f"{address}/a.jsonl, line 1: not valid JSON")
 
 

@@ -15,7 +15,7 @@ import pytest
 from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
 from torchsdm.application import SavedModel, saved_model, scoring
-from torchsdm.application.scoring import remove_finished, score_blocks
+from torchsdm.application.scoring import Scores, remove_finished, score_blocks
 from torchsdm.data import Columns
 from torchsdm.errors import CheckpointError, InvalidInputError
 
@@ -70,9 +70,9 @@ def data(tmp_path):
 
 
 def score(model, source, folder=None, cluster="here", **settings):
-    bad = {}
-    options = {"k": 1, "bad": bad, "backend": cluster, "folder": folder, **settings}
-    return list(chain.from_iterable(score_blocks(model, str(source), Columns(), **options))), bad
+    scores = Scores()
+    options = {"k": 1, "backend": cluster, "folder": folder, **settings}
+    return list(chain.from_iterable(score_blocks(model, str(source), Columns(), scores, **options))), scores.bad
 
 
 def alone(model, source, **settings):
@@ -82,7 +82,7 @@ def alone(model, source, **settings):
 
 def interrupted(model, source, folder, n_blocks):
     """A job that ends after some blocks."""
-    rows = score_blocks(model, str(source), Columns(), k=1, bad={}, backend="here", folder=folder)
+    rows = score_blocks(model, str(source), Columns(), Scores(), k=1, backend="here", folder=folder)
     for _ in range(n_blocks):
         next(rows)
     rows.close()
@@ -171,7 +171,7 @@ def test_other_differences_are_said_as_such(model, data, tmp_path):
         score(model, one, parts)
     one.write_text(lines(10, 23), encoding="utf-8")
     with pytest.raises(CheckpointError, match=r"another job: the model, the input or the settings were different\."):
-        list(score_blocks(model, str(one), Columns(), k=2, bad={}, backend="here", folder=parts))
+        score(model, one, parts, k=2)
     (parts / "job.json").write_text('{"input": "0123"}', encoding="utf-8")  # of an earlier version
     with pytest.raises(CheckpointError, match=r"another job: the model, the input or the settings were different\."):
         score(model, one, parts)
