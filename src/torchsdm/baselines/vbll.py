@@ -16,7 +16,7 @@ from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.base import require_fitted
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
-from torchsdm.errors import MissingExtraError, TrainingError
+from torchsdm.errors import TrainingError, import_extra
 from torchsdm.training import Learner, LossRecord, Part, TrainingSettings, Use, random_generator
 from torchsdm.validation import (
     Array,
@@ -189,10 +189,7 @@ def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
 
 def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
     """The layer from the vbll package; its generative one supports only diagonal covariances."""
-    try:
-        import vbll
-    except ImportError as error:
-        raise MissingExtraError("vbll", "baselines", "VBLLClassifier") from error
+    vbll = import_extra("vbll", "baselines", "VBLLClassifier")
     layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
     return layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchsdm.core.activation import log_activation, rescaled_similarity
 from torchsdm.core.region import HighReliabilityRegion, Target
 from torchsdm.core.signals import ClassEcdfs, dkw_epsilon, effective_sample_sizes
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingSignalError, import_extra
 from torchsdm.matching import Match
 from torchsdm.validation import Array
 from torchsdm.wording import counted
@@ -171,10 +171,7 @@ class Decisions:
 
     def to_pandas(self) -> Any:
         """A data frame with one row per input; per-class values get a column per class, as ``probabilities[label]``."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("pandas", "report", "Decisions.to_pandas") from error
+        pd = import_extra("pandas", "report", "Decisions.to_pandas")
         columns: dict[str, Array] = {}
         for name, values, keys in self._written():
             if values.ndim == 1:

@@ -23,7 +23,7 @@ from torchsdm.baselines.neighbors import CalibratedThreshold, NearestNeighborThr
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, decide
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
 from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
@@ -133,8 +133,8 @@ def test_rules_over_one_model_share_what_it_decides(classifier, monkeypatch):
 
 
 def test_rules_over_the_logits_of_one_model_share_them(certified, monkeypatch):
-    encoded, encode = [], SDMModel._encode
-    monkeypatch.setattr(SDMModel, "_encode", lambda self, h: encoded.append(len(h)) or encode(self, h))
+    encoded, encode = [], SDMModel._encoded_blocks
+    monkeypatch.setattr(SDMModel, "_encoded_blocks", lambda self, h: encoded.append(len(h)) or encode(self, h))
     entrants = classifier_entrants(certified)
     apart = [entrant.decide(labelled(TEST)) for entrant in entrants]
     assert len(encoded) == len(entrants)
@@ -738,12 +738,8 @@ def test_the_page_says_why_nothing_is_promised(certified, monkeypatch):
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_tables_overviews_and_a_page_decide_on_each_input_once(certified, monkeypatch, is_known):
-    decided, decide = [], SDMModel._decide_block
-    monkeypatch.setattr(
-        SDMModel,
-        "_decide_block",
-        lambda self, points, k=0: decided.append(len(points.logits)) or decide(self, points, k),
-    )
+    decided = []
+    monkeypatch.setattr("torchsdm.model.model.decide", lambda z, *rest: decided.append(len(z)) or decide(z, *rest))
     monkeypatch.setattr("torchsdm.evaluation.report._image", lambda _: "")
     data = {
         "inside": labelled(TEST),

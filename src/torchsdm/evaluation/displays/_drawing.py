@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchsdm.core import Decisions, SDMDecisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, import_extra
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_label_array, check_same_length
@@ -119,14 +119,10 @@ class Display:
     def _axes(self, ax: Any, size: tuple[float, float]) -> Any:
         """The given axes, or those of a new figure of a size in inches, with room for labels and legends."""
         caller = f"{type(self).__name__}.plot"
-        try:
-            import matplotlib.pyplot as plt
-            from matplotlib.axes import Axes
-        except ImportError as error:
-            raise MissingExtraError("matplotlib", "report", caller) from error
+        plt = import_extra("matplotlib.pyplot", "report", caller)
         if ax is None:
             _, ax = plt.subplots(figsize=size, layout="constrained")
-        check_type(ax, Axes, "ax", caller, "matplotlib axes or None")
+        check_type(ax, plt.Axes, "ax", caller, "matplotlib axes or None")
         self.ax_, self.figure_ = ax, ax.figure
         return ax
 
