@@ -241,7 +241,8 @@ class VBLLLearner(Learner):
         with self._own_randomness():
             for batch in order.split(self.settings.batch_size):
                 self._step(self.train.states(batch), self.train.labels[batch], number)
-        features = (self._features(block) for block in self.calibration.blocks())
+        with torch.no_grad():
+            features = [self.network(block.to(self.device)) for block in self.calibration.blocks()]
         probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
         true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
         return LossRecord(self.number, number, float(-_log(true).mean()), time.perf_counter() - start)
@@ -262,11 +263,6 @@ class VBLLLearner(Learner):
         loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
-
-    @torch.no_grad()
-    def _features(self, hidden_states: Tensor) -> Tensor:
-        features: Tensor = self.network(hidden_states.to(self.device))
-        return features
 
 
 def _elu(values: Tensor) -> Tensor:

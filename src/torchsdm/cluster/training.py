@@ -135,4 +135,4 @@ class _Shared:
         given = part_of(tensors, "calibration")
         calibration = Part(**given) if given else None
         data = TrainingData(tensors["hidden_states"], tensors["labels"], calibration, tensors.get("rows"))
-        return replace(self.training, data=data).resume(number, state)
+        return replace(self.training, data=data).begin(number, state)

@@ -13,6 +13,7 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError,
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_label_array, check_same_length
+from torchsdm.wording import shortened
 
 
 class Compared(NamedTuple):
@@ -199,6 +200,4 @@ def say(ax: Any, text: str, *, height: float = 0.5, **options: Any) -> None:
 
 def shown(label: Any, longest: int = 18) -> str:
     """The name of a class in a plot."""
-    text = str(label)
-    short = text if len(text) <= longest else text[: longest - 1] + "…"
-    return short.replace("$", "\\$")  # otherwise matplotlib would typeset it as mathematics
+    return shortened(str(label), longest).replace("$", "\\$")  # otherwise matplotlib would typeset it as mathematics
