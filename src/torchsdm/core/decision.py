@@ -72,12 +72,9 @@ class Decisions:
         logits: Array,
         probabilities: Array,
         admitted_at: Array,
-        *,
-        score: Array | None = None,
-        set_sizes: Array | None = None,
-        member: Array | None = None,
+        **optional: Any,
     ) -> Decisions:
-        """Decisions from probabilities (N, C) and what a rule admits, (N, A) for ascending alphas."""
+        """Decisions from probabilities (N, C), what a rule admits, (N, A) for ascending alphas, and optional fields."""
         y_hat = logits.argmax(axis=1)
         return Decisions(
             classes=classes,
@@ -87,9 +84,7 @@ class Decisions:
             probabilities=probabilities,
             confidence=np.take_along_axis(probabilities, y_hat[:, None], axis=1)[:, 0],
             logits=logits,
-            score=score,
-            set_sizes=set_sizes,
-            member=member,
+            **optional,
         )
 
     @staticmethod
