@@ -59,10 +59,10 @@ def test_a_form_of_h_is_cut_out_of_all_layers_and_parts():
 def test_a_line_has_the_means_over_the_seeds():
     def fit(share, accuracy):
         cell = {"share": share, "accuracy": accuracy, "lowest_group": accuracy}
-        return {"test": cell, "shifted": cell}
+        return {"test": cell, "shifted": {**cell, "by_prediction": {"no": [10, 4], "yes": [int(20 * share), 0]}}}
 
     line = certificate.line("rule", [fit(0.5, 0.9), fit(0.1, 0.8), fit(0.0, None)])
-    assert line == "| rule | 0.200 | 0.000 | 1 | 0.850 | 0.850 | 0.2000 | 0.850 |"
+    assert line == "| rule | 0.200 | 0.000 | 1 | 0.850 | 0.850 | 0.2000 | 0.850 | no: 0.40 of 10; yes: 0.00 of 4 |"
 
 
 def test_every_rule_is_measured_on_both_sets(tmp_path):
@@ -80,6 +80,13 @@ def test_every_rule_is_measured_on_both_sets(tmp_path):
     assert set(found) == set(certificate.RULES.values())
     own = classifier.decide(test.hidden_states)
     assert found["**SDM, certified**"]["test"]["share"] == own.certified.mean() > 0
+    assert found["**SDM, certified at every level**"]["test"]["share"] == (own.lane == "trusted").mean() > 0
+    right = own.predictions == test.labels
+    assert found["**SDM, certified**"]["test"]["by_prediction"] == {
+        str(label): [int(chosen.sum()), int(right[chosen].sum())]
+        for label in (0, 1)
+        for chosen in [own.certified & (own.predictions == label)]
+    }
     assert found["the paper's region"]["test"]["share"] == own.admitted_at.mean()
     assert found["**SDM, certified**"]["shifted"]["share"] < own.certified.mean()
 

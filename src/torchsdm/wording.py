@@ -7,7 +7,7 @@ passes values; no sentence is taken apart again. Remedies of errors and warnings
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -130,6 +130,9 @@ class Promise:
     classes: Sequence[Any]
     """The names of the classes."""
     never_admitted: Sequence[Any]
+    answered_wrongly: Sequence[tuple[Any, int, int]]
+    """True classes of whose certification points more get a wrong answer than alpha allows: name, how many, of how
+    many."""
     pools: Sequence[Sequence[Any]]
     """The classes of each pool, the largest pool first."""
     weakest: tuple[str, int, int, int] | None
@@ -138,10 +141,46 @@ class Promise:
     """The fewest points that a certificate takes; None where no number would do."""
     largest_alpha: float | None
     n_needed: int | None
+    windows: Mapping[Any, int]
+    """By class, how many windows of the score hold for its predictions; without those that have none."""
+
+    @property
+    def is_any(self) -> bool:
+        """Whether anything was certified, on average or at every level of evidence."""
+        return self.found or bool(self.windows)
 
     @property
     def sentence(self) -> str:
-        """What is promised, or why nothing is."""
+        """What is promised, and who pays for it; or why nothing is."""
+        return " ".join(filter(None, [self._on_average, self.at_every_level, self.left_out]))
+
+    @property
+    def left_out(self) -> str:
+        """The true classes that a promise about predictions or about all answers passes over; empty without any."""
+        worst = sorted(self.answered_wrongly, key=lambda one: one[1] / one[2], reverse=True)
+        said = ", ".join(f"{k} of {counted(n, 'point')} of class {name!r}" for name, k, n in worst[:_NAMED])
+        more = f", and too many of {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+        return f"Of the certification points, it admits wrong answers to {said}{more}." if said else ""
+
+    @property
+    def at_every_level(self) -> str:
+        """What is promised of trusted answers, by the windows of the score; empty if nothing is."""
+        if not self.windows or self.confidence <= 0:
+            return ""
+        held = ", ".join(f"{counted(n, 'window')} of {name!r}" for name, n in list(self.windows.items())[:_LISTED])
+        more = f", and of {len(self.windows) - _LISTED} more" if len(self.windows) > _LISTED else ""
+        both = ""
+        if self.found and self.confidence > 0.5:
+            both = f" As both promises rest on the same points, they hold together with {2 * self.confidence - 1:.6g}."
+        return (
+            f"With probability at least {self.confidence:.6g}, trusted answers are right "
+            f"{often(self.target, self.classes)} in every window of the score ({held}{more}), and so in "
+            "any mixture of windows: also where harder inputs become more frequent, as long as answers within a window "
+            f"are right as often as before.{both}"
+        )
+
+    @property
+    def _on_average(self) -> str:
         if not self.found:
             return self.why_not + self._estimate
         if self.confidence <= 0:
@@ -233,6 +272,12 @@ class Promise:
         return " ".join([*costs, "Certify with new labelled data to have the full promise."] if costs else [])
 
 
+EVERY_LEVEL = (
+    "The rule 'every level' promises it in every window of its score, for every predicted class, so also for other "
+    "mixtures of inputs; it promises nothing for true classes."
+)  #: beside ``promised``, in a table
+
+
 def promised(
     target: float | tuple[float, ...],
     confidence: float,
@@ -252,10 +297,10 @@ def promise_or_why(
     """What is promised about the answers that a model admits, or why nothing is."""
     if promise is None:
         return UNPROMISED["ensemble" if is_ensemble else "uncertified"]
-    if promise.found and not is_current:
+    if promise.is_any and not is_current:
         return UNPROMISED["changed"]
     if promise.found and promise.confidence > 0 and policy == "trusted":
-        return UNPROMISED["trusted"]
+        return promise.at_every_level or UNPROMISED["trusted"]
     return promise.sentence
 
 
@@ -264,14 +309,19 @@ def limits(promise: Promise | None) -> list[str]:
     single = (
         "Any single answer: accuracy is that of many answers. An answer that is not admitted may be right or wrong."
     )
-    if promise is None or not promise.found:
+    if promise is None or not promise.is_any:
         return [single, "An accuracy on new data: nothing is certified. The paper's region below is an estimate."]
+    is_trusted = bool(promise.windows)
     alone = None if promise.control == "pooled" and not promise.pools else _ALONE.get(promise.control)
     return [
         single,
         f"Certainty: with probability up to {1 - promise.confidence:.6g} it fails.",
         *([f"Anything for {alone} on its own: it may be right less often than alpha."] if alone else []),
-        "Anything on data unlike the certification points. Inputs change: a `DriftGuard` watches for it.",
+        "Anything of certified answers on data unlike the certification points. Inputs change: a `DriftGuard` watches.",
+        *(
+            ["Of trusted answers: anything for a true class, or if a window is right less often than it was."]
+            * is_trusted
+        ),
         "Anything after the support is changed, until it is certified again: `recertify`.",
     ]
 
@@ -287,7 +337,8 @@ LANE_MEANS = {
 }  #: what to do with the answers of each lane
 ADMITS = {
     "certified": "what the certified rule admits; where nothing is certified, what the paper's region admits",
-    "trusted": "what the paper's region admits, and the certified rule, if there is one, too",
+    "trusted": "what is certified at every level of evidence; where nothing is, what the paper's region admits, "
+    "and the certified rule, if there is one, too",
 }  #: by policy
 REASONS = {
     "background": "nearest to the background: it looks like what does not belong to any class",
@@ -303,8 +354,10 @@ REASONS = {
     "some vouch": "{q} neighbours vouch for it",
     "ineligible": "not eligible",
     "uncertified": "predictions of {label!r} are not certified",
-    "below": "{score_name} {score:.4f} is below {threshold:.4f}, the certified threshold of {label!r}{pooled}",
-    "reaches": "{score_name} {score:.4f} reaches {threshold:.4f}, the certified threshold of {label!r}{pooled}",
+    "below": "{score_name} {score:.4f} is below {threshold:.4f}, {what}",
+    "reaches": "{score_name} {score:.4f} reaches {threshold:.4f}, {what}",
+    "threshold": "the certified threshold of {label!r}",
+    "levels": "down to which {label!r} is certified at every level of evidence",
     "region too": "{reaches}, and the paper's region admits it",
     "region": "the paper's region admits it: q' {rescaled:.4g}, confidence {confidence:.4f}",
     "rounds": "not all rounds agree and admit it",
@@ -324,13 +377,23 @@ def neighbours(q: int, is_admitted: bool) -> str:
 
 
 def threshold_reason(
-    score: float, threshold: float, label: Any, *, score_name: str = "reliability", n_pooled: int = 0
+    score: float,
+    threshold: float,
+    label: Any,
+    *,
+    score_name: str = "reliability",
+    n_pooled: int = 0,
+    in_window: bool = False,
 ) -> str:
-    """How a score stands to the certified threshold of a label, which it may share with others."""
+    """How a score stands to the certified threshold of a label, which it may share with others.
+
+    With ``in_window`` it is the one down to which every level of evidence is certified.
+    """
     if not math.isfinite(threshold):
         return REASONS["uncertified"].format(label=label)
     pooled = f", pooled with {counted(n_pooled, 'other')}" if n_pooled else ""
-    given = {"score_name": score_name, "score": score, "threshold": threshold, "label": label, "pooled": pooled}
+    what = REASONS["levels" if in_window else "threshold"].format(label=label) + pooled
+    given = {"score_name": score_name, "score": score, "threshold": threshold, "what": what}
     return REASONS["reaches" if score >= threshold else "below"].format(**given)
 
 

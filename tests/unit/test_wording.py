@@ -46,11 +46,13 @@ PROMISE = Promise(
     n_corrected=0,
     classes=["ham", "spam"],
     never_admitted=[],
+    answered_wrongly=[],
     pools=[],
     weakest=None,
     fewest=22,
     largest_alpha=None,
     n_needed=None,
+    windows={},
 )
 REFUSED = replace(PROMISE, found=False, n_admitted=0, weakest=("class 'spam'", 84, 17, 22))
 
@@ -76,11 +78,34 @@ def test_each_control_promises_what_it_covers_and_says_what_it_does_not(control)
     assert len(alone) == (control != "groups")
 
 
+def test_true_classes_that_pay_for_a_promise_are_named_the_worst_first():
+    promise = replace(PROMISE, answered_wrongly=[("ham", 3, 20), ("spam", 28, 57)])
+    said = "Of the certification points, it admits wrong answers to 28 of 57 points of class 'spam', 3 of 20 points"
+    assert f"{said} of class 'ham'." in promise.sentence and PROMISE.left_out == ""
+    many = replace(PROMISE, answered_wrongly=[(n, 5, 10) for n in range(7)])
+    assert many.left_out.endswith("of class 2, and too many of 4 more.")
+
+
+@pytest.mark.parametrize("found", [True, False])
+def test_windows_promise_what_the_average_does_not(found):
+    plain = PROMISE if found else REFUSED
+    promise = replace(plain, windows={"ham": 3, "spam": 1})
+    assert promise.sentence.startswith(plain.sentence)
+    assert "trusted answers are right at least 90 % of the time in every window" in promise.at_every_level
+    assert "(3 windows of 'ham', 1 window of 'spam')" in promise.at_every_level
+    assert ("hold together with 0.8" in promise.sentence) == found
+    assert promise_or_why(promise, policy="trusted") == (promise.at_every_level if found else promise.sentence)
+    assert promise_or_why(promise, is_current=False) == UNPROMISED["changed"]
+    assert any("true class" in limit for limit in limits(promise)) and plain.at_every_level == ""
+    many = replace(promise, windows=dict.fromkeys(range(9), 2))
+    assert "2 windows of 4, and of 4 more)" in many.at_every_level
+
+
 @pytest.mark.parametrize("name", REASONS)
 def test_every_reason_is_filled_from_values(name):
     names = [field for _, field, _, _ in string.Formatter().parse(REASONS[name]) if field]
     said = REASONS[name].format(
-        **{one: "ant" if one in ("label", "pooled", "score_name", "reaches") else 3 for one in names}
+        **{one: "ant" if one in ("label", "what", "score_name", "reaches") else 3 for one in names}
     )
     assert "{" not in said and not said.endswith(".")
 
@@ -102,6 +127,7 @@ def test_what_neighbours_say():
         (0.9, 0.8, {}, "reliability 0.9000 reaches 0.8000, the certified threshold of 'ham'"),
         (0.8, 0.8, {"score_name": "score"}, "score 0.8000 reaches 0.8000, the certified threshold of 'ham'"),
         (0.7, 0.8, {"n_pooled": 2}, "is below 0.8000, the certified threshold of 'ham', pooled with 2 others"),
+        (0.9, 0.8, {"in_window": True}, "reaches 0.8000, down to which 'ham' is certified at every level of evidence"),
         (0.9, float("inf"), {}, "predictions of 'ham' are not certified"),
     ],
 )

@@ -180,13 +180,18 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
     promise = certificate.promise(names)
     return {
         **{name: getattr(certificate, name) for name in _OF_CERTIFICATE},
-        "identity": certificate.identity if certificate.found else None,
-        "holds": certificate.found and classifier.lane_rule_.certificate is not None,
+        "identity": certificate.identity if certificate.is_any else None,
+        "holds": certificate.is_any and classifier.lane_rule_.certificate is not None,
         "holds_for": promise.sentence,
         "why_not": None if certificate.found else promise.why_not,
         "class_alphas": _by_name(certificate.class_alphas, names),
         "never_admitted": promise.never_admitted,
+        "answered_wrongly": [{"label": name, "n": n, "n_wrong": k} for name, k, n in promise.answered_wrongly],
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
+        "windows": [
+            {**_group(one, names), "lower_bound": one.lower_bound, "from": one.lower, "below": one.upper}
+            for one in certificate.windows
+        ],
         "weakest": None if certificate.weakest is None else _group(certificate.weakest, names),
         "fewest": None
         if promise.fewest is None

@@ -14,12 +14,14 @@ from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.settings import LANES
 from torchsdm.trust import Certificate
 from torchsdm.validation import Array, ArrayLike, check_choice
 
 Self = TypeVar("Self", bound="SDMRule")
 
-RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower", "certified")  #: of ``SDMRule``
+RULES = ("no reject", "softmax", "softmax of d·z", "sdm", "region", "region lower", "certified", "every level")
+_PROMISED = RULES[-2:]  # by the certificate
 
 
 @dataclass(eq=False, repr=False)
@@ -39,7 +41,8 @@ class SDMRule(DecidingClassifier):
         - 'sdm': sdm(z')_ŷ ≥ alpha;
         - 'region': the high-reliability region, Eq. 9;
         - 'region lower': its lower estimator; an ensemble always uses this one;
-        - 'certified': the model's certificate, which promises its alpha and so every smaller one.
+        - 'certified': the model's certificate, which promises its alpha and so every smaller one;
+        - 'every level': what the same certificate promises in every window of the score.
 
         None promises anything: the region estimates the accuracy of true classes, the others are thresholds.
 
@@ -61,10 +64,11 @@ class SDMRule(DecidingClassifier):
             raise NotFittedError("'model' of SDMRule is not fitted: pass X and y to fit.")
         self.fitted_model_ = self.model if is_fitted else clone(self.model, safe=False).fit(X, y)
         self.classes_ = self.fitted_model_.classes_
-        if self.rule == "certified" and self.certificate_ is None:
+        certificate = self.certificate_
+        if self.rule in _PROMISED and (certificate is None or not (self.rule == "certified" or certificate.windows)):
             raise InvalidInputError(
-                "'rule' of SDMRule may be 'certified' only for a model with a certificate. Got one without; fit an "
-                "SDMClassifier with certification_size."
+                f"'rule' of SDMRule may be {self.rule!r} only for a model that is certified so. Got one that is not; "
+                "fit an SDMClassifier with certification_size."
             )
         return self
 
@@ -72,13 +76,13 @@ class SDMRule(DecidingClassifier):
     def certificate_(self) -> Certificate | None:
         """The certificate that admits."""
         require_fitted(self, "fitted_model_")
-        return self.fitted_model_.certificate_ if self.rule == "certified" else None
+        return self.fitted_model_.certificate_ if self.rule in _PROMISED else None
 
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input by the rule; ``probabilities`` and ``confidence`` are those that the rule uses.
 
-        The decisions have SDM's signals only for the rules that use them: 'sdm', the two of the region and 'certified',
-        which alone has lanes.
+        The decisions have SDM's signals only for the rules that use them: 'sdm', the two of the region and the two of
+        the certificate, which alone have lanes.
         """
         require_fitted(self, "fitted_model_")
         return self.applied(self.fitted_model_.decide(X))
@@ -87,7 +91,11 @@ class SDMRule(DecidingClassifier):
         """The same for what the model decided on inputs, so that several rules over it need not ask it again."""
         if self.certificate_ is not None and decisions.certified is not None:
             promised = decisions.alphas <= self.certificate_.alpha + 1e-9  # (A,)
-            return decisions.with_admission(decisions.certified[:, None] & promised)
+            admitted = decisions.certified
+            if self.rule == "every level":
+                is_its = np.asarray(decisions.certificate == self.certificate_.identity)
+                admitted = is_its & (decisions.lane == LANES[0])
+            return decisions.with_admission(admitted[:, None] & promised)
         decisions = replace(decisions, score=None, certified=None, certificate=None, lane=None, reason=None)
         if self.rule == "region":
             return replace(decisions.with_admission(decisions.admitted_at), score=decisions.rescaled_similarity)

@@ -33,7 +33,10 @@ def trust_lines(result: dict[str, Any]) -> list[str]:
         chances = ", ".join(f"{control} {chance:.2f}" for control, chance in certificate["chances"].items())
         lines.append(f"Control: {certificate['control']} (estimated chance: {chances}).")
     for regions in _by_alpha(result["regions"]):
-        lines.append(_ensemble_line(regions) if len(regions) > 1 else _region_line(regions[0], beside=is_certified))
+        rounds = len(regions) > 1
+        lines.append(
+            _ensemble_line(regions) if rounds else _region_line(regions[0], certificate if is_certified else None)
+        )
     advice = _advice(result) if is_refused or not admits(result) else []
     if advice:
         lines.append(f"What may help: {'; or '.join(advice)}.")
@@ -100,12 +103,17 @@ def _by_alpha(regions: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     return [[region for region in regions if region["alpha"] == alpha] for alpha in alphas]
 
 
-def _region_line(region: dict[str, Any], *, beside: bool) -> str:
-    """What a region admits; ``beside`` a certificate, that is only what is trusted."""
+def _region_line(region: dict[str, Any], certificate: dict[str, Any] | None) -> str:
+    """What a region admits; beside a certificate it matters only where no level of evidence is certified."""
     alpha, share = _asked(region), percent(region["admitted_share"])
-    if beside:
+    if certificate is not None:
         admitted = f"admits {share} of the calibration set" if region["found"] else "is missing"
-        return f"The paper's region at alpha {alpha}, which makes certified answers trusted, {admitted}."
+        if certificate["windows"]:
+            return f"The paper's region at alpha {alpha}, which promises nothing, {admitted}."
+        return (
+            "No level of evidence could be certified. So the paper's region, which promises nothing, says which "
+            f"certified answers are trusted: at alpha {alpha} it {admitted}."
+        )
     if region["found"]:
         return (
             f"It admits what the paper's region at alpha {alpha} admits, {share} of the calibration set: an estimate, "

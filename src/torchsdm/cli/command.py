@@ -22,10 +22,9 @@ _LINE_BREAKS = ("\\b\n", "\b\n")  # what raw docstrings have, and after which cl
 _VERBS = {
     **{verb: verb for verb in ("audit", "demo", "doctor", "embed", "train")},
     **dict.fromkeys(("evaluate", "export", "report"), "evaluate"),
-    **dict.fromkeys(("compact", "log", "undo"), "history"),
     **dict.fromkeys(("explain", "guard", "predict"), "predict"),
     **dict.fromkeys(("mcp", "serve"), "serve"),
-    **dict.fromkeys(("certify", "choose", "recalibrate", "update"), "update"),
+    **dict.fromkeys(("certify", "choose", "compact", "log", "recalibrate", "undo", "update"), "update"),
 }  # and their modules
 
 

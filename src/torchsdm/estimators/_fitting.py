@@ -57,7 +57,6 @@ class ModelBuilder:
     data: FitData
     settings: TrainingSettings
     seed: int
-    alphas: tuple[Target, ...]
     min_class_count: int
 
     def of_round(self, one: Round, training: Training) -> tuple[SDMModel, Array, Array]:
@@ -122,14 +121,14 @@ class ModelBuilder:
         blocks, labels, examples = train.blocks(), train.labels, data.examples.take(train.rows.tolist())
         if background is not None and not background.is_trained:
             blocks = itertools.chain(blocks, background.states.split(DEFAULT_BLOCK_SIZE))
-            labels = torch.cat([labels, background.labels(len(data.classes))])
+            labels = torch.cat([labels, background.labels])
             examples = examples.with_added(background.examples)
         return SDMModel.build(
             adaptor.to(settings.device),
             Points(blocks, labels, examples),
             calibration,
             data.classes,
-            self.alphas,
+            data.alphas,
             out_of_fold=out_of_fold,
             min_class_count=self.min_class_count,
             block_size=settings.block_size,
@@ -147,20 +146,19 @@ class Terms:
     """The number of the pool that each class is put into (C,), if it has too few points of its own."""
 
 
-def hold_out(
-    data: FitData, share: float | None, alpha: Target, *, delta: float, control: str, seed: int
-) -> tuple[FitData, Array]:
+def hold_out(classifier: SDMClassifier, data: FitData) -> tuple[FitData, Array]:
     """Hold out a random part of X to certify with, unless there are too few points for any certificate; its rows.
 
     Who gives a calibration set has made the split; nothing is held out of it then.
     """
-    labels, none = data.points.labels.numpy(), np.array([], dtype=np.int64)
+    share, delta, control = classifier.certification_size, classifier.delta, classifier.control
+    labels, none = data.points.labels[: data.n_rows].numpy(), np.array([], dtype=np.int64)
     if share is None or data.certification is not None or data.points.calibration is not None:
         return data, none
     expected = np.bincount(labels, minlength=len(data.classes)) * share
-    if not can_certify(expected, alpha=alpha, delta=delta, control=control):
+    if not can_certify(expected, alpha=data.alphas[0], delta=delta, control=control):
         return data, none
-    chosen, n_given_back = certification_split(labels, float(share), seed)
+    chosen, n_given_back = certification_split(labels, float(share), classifier.random_seed_)
     rows = torch.from_numpy(chosen)
     part = Part(data.points.hidden_states, data.points.labels[rows], rows)
     held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))

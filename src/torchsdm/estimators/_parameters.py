@@ -69,19 +69,17 @@ class Parameters(ClassifierMixin, BaseEstimator):
         check_training(self, caller)
         check_positive(self.block_size, "block_size", caller, integer=True)
         check_positive(self.min_class_count, "min_class_count", caller, integer=True, zero=True)
-        check_choice(self.adaptor, ("filters", "identity"), "adaptor", caller)
-        check_choice(self.training, TRAININGS, "training", caller)
+        choices = {"adaptor": ("filters", "identity"), "training": TRAININGS, "control": (*CONTROLS, AUTO)}
+        for name, allowed in {**choices, "policy": POLICIES, "background_as": BACKGROUNDS}.items():
+            check_choice(getattr(self, name), allowed, name, caller)
         check_alpha_setting(self.alpha, caller)
         if self.certification_size is not None:
             check_share(self.certification_size, "certification_size", caller)
         check_share(self.delta, "delta", caller)
-        check_choice(self.control, (*CONTROLS, AUTO), "control", caller)
         if self.pools is not None and self.control not in ("pooled", AUTO):
             raise InvalidInputError(
                 f"'pools' of {caller} are for control 'pooled' or 'auto'. Got control {self.control!r}."
             )
-        check_choice(self.policy, POLICIES, "policy", caller)
-        check_choice(self.background_as, BACKGROUNDS, "background_as", caller)
         check_positive(self.familiarity, "familiarity", caller, zero=True)
         if self.familiarity >= 1:
             raise InvalidInputError(f"'familiarity' of {caller} must be in [0, 1). Got {self.familiarity!r}.")

@@ -128,7 +128,7 @@ def read_estimator(
             raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: its rounds have different alphas.")
         if cluster is not None:
             for model, prefix in zip(base.models_, prefixes, strict=True):
-                files = stored.path(f"{prefix}support-exemplars"), stored.path(f"{prefix}support")
+                files = stored.files[f"{prefix}support-exemplars"], stored.files[f"{prefix}support"]
                 model.support = ShardedSupport.of(model.support, Shards.of(cluster), StoredSupport(*map(str, files)))
         base._home, base.version_ = stored.directory, 0 if named is None else int(named["version"])
         if not with_log:

@@ -145,12 +145,12 @@ class Recalibrate(Request):
         with classifier._unchanged_on_error():
             _set(classifier, policy=self.policy)
             classifier.recalibrate(self.alpha, min_class_count=self.min_class_count)
-        details = {"alpha": _plain(self.alpha), "min_class_count": self.min_class_count, "policy": self.policy}
-        return Entry("recalibrate", 0, {**details, **_questions(before, classifier)}, outcome=_outcome(classifier))
+        details = {**_settings(self), **_questions(before, classifier)}
+        return Entry("recalibrate", 0, details, outcome=_outcome(classifier))
 
     def asked(self) -> list[Any]:
         """The settings."""
-        return ["recalibrate", _plain(self.alpha), self.min_class_count, self.policy]
+        return ["recalibrate", *_settings(self).values()]
 
 
 @dataclass(frozen=True)
@@ -170,8 +170,7 @@ class Certify(Request):
         with classifier._unchanged_on_error():
             _set(classifier, delta=self.delta, control=self.control)
             classifier.recertify(self.data, alpha=self.alpha)
-        details = {"alpha": _plain(self.alpha), "delta": self.delta, "control": self.control}
-        details |= _questions(before, classifier)
+        details = {**_settings(self), **_questions(before, classifier)}
         sample = classifier.model_.certification
         if self.data is None or sample is None:
             return Entry("certify", 0, details, outcome=_outcome(classifier))
@@ -185,8 +184,7 @@ class Certify(Request):
 
     def asked(self) -> list[Any]:
         """The settings and the sample."""
-        sample = None if self.data is None else _described(self.data)
-        return ["certify", _plain(self.alpha), self.delta, self.control, sample]
+        return ["certify", *_settings(self).values(), None if self.data is None else _described(self.data)]
 
 
 @dataclass(frozen=True)
@@ -202,6 +200,11 @@ class ResetGuard(Request):
     def asked(self) -> list[Any]:
         """The reset."""
         return [GUARD_RESET, asdict(self.reset)]
+
+
+def _settings(request: Recalibrate | Certify) -> dict[str, Any]:
+    """What is asked for, as plain values, but for points."""
+    return {**{name: value for name, value in vars(request).items() if name != "data"}, "alpha": _plain(request.alpha)}
 
 
 def request_digest(requests: Sequence[Request]) -> str:
@@ -237,19 +240,16 @@ def replay(base: C, log: ReadLog, computed: dict[str, bytes] | None = None) -> C
                 continue
             _take_in(classifier, waiting)
             waiting = []
-            if change.what == "remove":
-                classifier.remove(record.ids)
-            elif change.what == "relabel":
-                classifier.relabel(record.ids, record.labels, allow_new_labels=True)  # as they were when it was made
-            elif change.what in COSTLY:
-                if record.rows is not None:
-                    _replace_sample(classifier, record)
-                if change.version == known:
-                    _restore(classifier, log.outcomes[names[known]])
-                elif not is_known:
-                    with warnings.catch_warnings():
-                        warnings.simplefilter("ignore", SDMWarning)  # said when the change was made
-                        computed[names[change.version]] = _costly_request(record).apply(classifier).outcome or b""
+            if record.rows is not None:
+                _replace_sample(classifier, record)
+            if change.version == known:
+                _restore(classifier, log.outcomes[names[known]])
+            elif not is_known and (request := _request(record)) is not None:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore", SDMWarning)  # said when the change was made
+                    outcome = request.apply(classifier).outcome
+                if outcome is not None:
+                    computed[names[change.version]] = outcome
         except InvalidInputError as error:
             raise ModelFileError(f"Change {change.version} does not fit the model: {error}") from error
     _take_in(classifier, waiting)
@@ -258,11 +258,19 @@ def replay(base: C, log: ReadLog, computed: dict[str, bytes] | None = None) -> C
     return classifier
 
 
-def _costly_request(record: Record) -> Request:
+def _request(record: Record) -> Request | None:
+    """What a change other than an addition asked for; None if it does nothing to a classifier."""
     details = record.change.details
-    if record.change.what == "recalibrate":
-        return Recalibrate(details.get("alpha"), details.get("min_class_count"), details.get("policy"))
-    return Certify(None, details.get("alpha"), details.get("delta"), details.get("control"))
+    match record.change.what:
+        case "remove":
+            return Remove(record.ids)
+        case "relabel":
+            return Relabel(record.ids, record.labels, allow_new_labels=True)  # as they were when it was made
+        case "recalibrate":
+            return Recalibrate(details.get("alpha"), details.get("min_class_count"), details.get("policy"))
+        case "certify":
+            return Certify(None, details.get("alpha"), details.get("delta"), details.get("control"))
+    return None
 
 
 def _take_in(classifier: BaseSDMClassifier, records: Sequence[Record]) -> None:
@@ -321,10 +329,10 @@ def _to_rows(points: Encoded) -> Array:
 
 
 def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, numbers: torch.Tensor) -> EncodedPoints:
-    widths, model = _widths(models), models[place]
+    """The points of changes as one of the models sees them; a row has those of all models, side by side."""
+    widths, model = [one.adaptor.n_filters + len(one.classes) + 1 for one in models], models[place]
     start = sum(widths[:place])
-    width = widths[place] if records[0].change.what == "certify" else sum(widths)
-    parts = [one.rows for one in records if one.rows is not None and one.rows.shape[1] == width]
+    parts = [one.rows for one in records if one.rows is not None and one.rows.shape[1] == sum(widths)]
     if len(parts) < len(records) or sum(map(len, parts)) != len(numbers):
         raise ModelFileError(f"The rows of change {records[0].change.version} do not fit the model.")
     rows = parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -335,11 +343,6 @@ def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, 
         [name for record in records for name in record.ids], [text for record in records for text in record.texts]
     )
     return EncodedPoints(points, numbers.to(mine.device), examples)
-
-
-def _widths(models: Sequence[SDMModel]) -> list[int]:
-    """The numbers of a row that each model has: exemplar, logits, and whether it is background."""
-    return [model.adaptor.n_filters + len(model.classes) + 1 for model in models]
 
 
 _PARAMETERS = ("policy", "delta", "control")  # that changes may set

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_con
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy, import_extra, warn_user
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.estimators._data import FitData, check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
+from torchsdm.estimators._data import check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
 from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
@@ -199,39 +199,33 @@ class SDMClassifier(BaseSDMClassifier):
                     f"'keep_rounds' of {caller} is for training='sdm': linear training has no rounds."
                 )
             self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
-            alpha = check_targets(self.alpha, data.classes, caller)[0]
             was_split = data.points.calibration is not None
             certifies = data.certification is not None or not (self.certification_size is None or was_split)
             if certifies:
-                check_control(alpha, self.control, caller)
+                check_control(data.alphas[0], self.control, caller)
                 self._terms(data.classes)  # refused before hours of training
-            terms: dict[str, Any] = {"delta": self.delta, "control": self.control, "seed": self.random_seed_}
-            data, self.certification_rows_ = hold_out(data, self.certification_size, alpha, **terms)
+            data, self.certification_rows_ = hold_out(self, data)
             for name in ("round_models_", "certificate_", "reliability_"):
                 self.__dict__.pop(name, None)
+            builder = self._begin(data)
             if is_linear:
-                model, self.training_rows_, self.calibration_rows_, record = self._begin(data).linear()
+                model, self.training_rows_, self.calibration_rows_, record = builder.linear()
                 self.history_ = History((record,))
             else:
-                model = self._best_model(data, keep_rounds)
+                training, rounds = self._train(builder)
+                best = best_round(rounds)
+                model, self.training_rows_, self.calibration_rows_ = builder.of_round(best, training)
+                if keep_rounds:
+                    others = (model if one is best else builder.of_round(one, training)[0] for one in rounds)
+                    self.round_models_ = tuple(others)
             self.measures_familiarity_ = True
             if data.certification is not None:
                 model.certify_with(data.certification, data.n_given_back)
             if certifies:
-                self._certify(model, alpha)
+                self._certify(model, data.alphas[0])
             self.models_ = (model,)
             self._warn_of_regions()
         return self
-
-    def _best_model(self, data: FitData, keep_rounds: bool) -> SDMModel:
-        builder = self._begin(data)
-        training, rounds = self._train(builder)
-        best = best_round(rounds)
-        model, self.training_rows_, self.calibration_rows_ = builder.of_round(best, training)
-        if keep_rounds:
-            others = (model if one is best else builder.of_round(one, training)[0] for one in rounds)
-            self.round_models_ = tuple(others)
-        return model
 
     def recertify(
         self: Self,
@@ -252,7 +246,9 @@ class SDMClassifier(BaseSDMClassifier):
         """
         self._check_is_fitted("recertify")
         caller = "SDMClassifier.recertify"
-        wanted = self._certified_alpha if alpha is None else check_targets(alpha, self.classes_, caller)[0]
+        wanted = (self.certificate_ or self.region_).target
+        if alpha is not None:
+            wanted = check_targets(alpha, self.classes_, caller)[0]
         check_control(wanted, self.control, caller)
         with self._updated_models() as models:
             model = models[0]
@@ -283,29 +279,14 @@ class SDMClassifier(BaseSDMClassifier):
             self._warn_of_regions()
         return self
 
-    def recalibrate(
-        self: Self,
-        alpha: float | Sequence[float] | Mapping[Any, float] | None = None,
-        *,
-        min_class_count: int | None = None,
-    ) -> Self:
-        """Recompute the region, for another alpha or after updates, without training.
-
-        After updates, the calibration points are matched against the support again and the eCDFs recomputed. If the
-        rule or its certification sample changes, it is also certified again on the same sample, for the first alpha
-        that is given, or else for that of the certificate; ``recertify`` says what that costs.
-        """
-        self._check_is_fitted("recalibrate")
-        changed = self.model_.outdated
-        with self._unchanged_on_error():
-            self._recalibrate(alpha, min_class_count)
-            before = self.certificate_
-            wanted = self._certified_alpha if alpha is None else self.region_.target
-            if before is not None and (changed or wanted != before.target):
-                check_control(wanted, self.control, "SDMClassifier.recalibrate")
-                self._certify(self.model_, wanted)
-            self._warn_of_regions()
-        return self
+    def _certify_again(self, model: SDMModel, was_changed: bool, *, is_asked: bool) -> None:
+        before = self.certificate_
+        if before is None:
+            return
+        wanted = model.calibration.regions[0].target if is_asked else before.target
+        if was_changed or wanted != before.target:
+            check_control(wanted, self.control, "SDMClassifier.recalibrate")
+            self._certify(model, wanted)
 
     def choose_alpha(
         self, *, cost_error: float | Mapping[Any, float], cost_review: float, n_certification: int | None = None
@@ -370,11 +351,6 @@ class SDMClassifier(BaseSDMClassifier):
         return Terms(float(self.delta), self.control, float(self.familiarity), families)
 
     @property
-    def _certified_alpha(self) -> Target:
-        """The target to certify: that of the certificate, or of the first region."""
-        return self.region_.target if self.certificate_ is None else self.certificate_.target
-
-    @property
     def certification_(self) -> SDMDecisions | None:
         """The decisions on the certification points, as they would be made now; None without such points."""
         points = self.model_.certification
@@ -426,14 +402,8 @@ class SDMClassifier(BaseSDMClassifier):
         their order, and once it is raised only trusted answers are admitted.
         """
         states = self._check_input(X, "decide")
-        return self._judge(guard)(self.model_.decide(states))
-
-    def _judge(self, guard: DriftGuard | None) -> Callable[[SDMDecisions], SDMDecisions]:
-        """What adds lanes to decisions, and has a guard watch them."""
-        rule = self.lane_rule_
-        if guard is None:
-            return rule.apply
-        return lambda decisions: guard.watch(rule.apply(decisions))
+        decisions = self.lane_rule_.apply(self.model_.decide(states))
+        return decisions if guard is None else guard.watch(decisions)
 
     def logits(self, X: ArrayLike) -> Array:
         """z' of each input (N, C), classes in the order of ``classes_``."""
@@ -452,7 +422,7 @@ class SDMClassifier(BaseSDMClassifier):
         """
         states = self._check_input(X, "explain")
         check_positive(k, "k", "SDMClassifier.explain", integer=True)
-        return explain(self.model_, self._codes, states, k, self._judge(guard))
+        return explain(self.model_, self._codes, states, k, self.lane_rule_, guard)
 
     def export_support(self, path: str | Path) -> None:
         """Write the support's ids, labels, predictions, texts and exemplars to a Parquet file."""

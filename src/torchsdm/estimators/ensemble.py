@@ -52,7 +52,7 @@ class SDMEnsemble(BaseSDMClassifier):
     ) -> Self:
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
-            data = check_data(self, X, y, ids, texts, calibration, background=background)
+            data = check_data(self, X, y, ids, texts, calibration, background_states=background)
             self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             builder = self._begin(data)
             training, rounds = self._train(builder)

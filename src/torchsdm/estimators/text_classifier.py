@@ -24,7 +24,7 @@ from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, d
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation, HubModel, ReadLog
 from torchsdm.trust import AlphaChoice, DriftGuard
-from torchsdm.validation import Array, ArrayLike, check_path, no_states
+from torchsdm.validation import Array, check_path, no_states
 from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="SDMTextClassifier")
@@ -213,17 +213,14 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         allow_new_labels: bool = False,
     ) -> Self:
         """Add labelled texts to the support; see ``SDMClassifier.add_exemplars``."""
-        states, names = self._labelled(X, y, ids, answers, "add_exemplars")
-        self.classifier_.add_exemplars(*states, **names, repeated=repeated, allow_new_labels=allow_new_labels)
-        return self
+        more = {"repeated": repeated, "allow_new_labels": allow_new_labels}
+        return self._update("add_exemplars", X, y, ids, answers, **more)
 
     def add_calibration(
         self: Self, X: Any, y: Any = None, *, ids: Any = None, answers: Any = None, repeated: str = "refuse"
     ) -> Self:
         """Add labelled texts to the calibration set; see ``SDMClassifier.add_calibration``."""
-        states, names = self._labelled(X, y, ids, answers, "add_calibration")
-        self.classifier_.add_calibration(*states, **names, repeated=repeated)
-        return self
+        return self._update("add_calibration", X, y, ids, answers, repeated=repeated)
 
     remove = _passed_on(SDMClassifier.remove)
     """Remove texts, by id, from whichever set has them; see ``SDMClassifier.remove``."""
@@ -245,11 +242,9 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     ) -> Self:
         """Certify again, with new labelled texts or on the same sample; see ``SDMClassifier.recertify``."""
         classifier = self._certified("recertify")
-        if X is None:
-            classifier.recertify(alpha=alpha)
-        else:
-            states, names = self._labelled(X, y, ids, answers, "recertify")
-            classifier.recertify(*states, **names, alpha=alpha)
+        if X is not None:
+            return self._update("recertify", X, y, ids, answers, alpha=alpha)
+        classifier.recertify(alpha=alpha)
         return self
 
     def choose_alpha(
@@ -345,17 +340,14 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         watched = {} if guard is None else {"guard": guard}
         return getattr(classifier, method)(self._states(X, answers, method), *options, **watched)
 
-    def _labelled(
-        self, X: Any, y: Any, ids: Any, answers: Any, method: str
-    ) -> tuple[tuple[ArrayLike, ArrayLike], dict[str, Any]]:
-        """States and labels of texts to add, and their ids, if they have any, and texts."""
-        self._fitted(method)
-        caller = f"SDMTextClassifier.{method}"
-        documents = _labelled_documents(X, caller, labels=y, ids=ids, answers=answers)
+    def _update(self: Self, method: str, X: Any, y: Any, ids: Any, answers: Any, **more: Any) -> Self:
+        """Call a method of the classifier with the states, labels, texts and, if they have any, ids of documents."""
+        classifier = self._fitted(method)
+        documents = _labelled_documents(X, f"SDMTextClassifier.{method}", labels=y, ids=ids, answers=answers)
         states = self.checked_extractor().labelled_states(documents)
-        labels = [] if states.labels is None else states.labels
         names = {"ids": states.ids if documents.has_ids else None, "texts": states.texts}
-        return (states.hidden_states, labels), names
+        getattr(classifier, method)(states.hidden_states, states.labels, **names, **more)
+        return self
 
     def states(self, X: Any, *, answers: Any = None) -> Array:
         """The hidden states of texts, as the classifier takes them."""
@@ -426,12 +418,10 @@ def _documents(source: Any, caller: str, **columns: Any) -> Documents:
 
 def _held_out(part: Any, name: str, caller: str) -> Documents:
     where = f"{caller} ({name})"
-    if isinstance(part, tuple):
-        if len(part) not in (2, 3):
-            raise InvalidInputError(f"'{name}' of {where} must be (texts, labels[, answers]) or Documents.")
-        texts, *columns = part
-        return _labelled_documents(texts, where, **dict(zip(("labels", "answers"), columns, strict=False)))
-    return _labelled_documents(part, where)
+    if isinstance(part, tuple) and len(part) not in (2, 3):
+        raise InvalidInputError(f"'{name}' of {where} must be (texts, labels[, answers]) or Documents.")
+    texts, *columns = part if isinstance(part, tuple) else (part,)
+    return _labelled_documents(texts, where, **dict(zip(("labels", "answers"), columns, strict=False)))
 
 
 def _labelled_documents(source: Any, caller: str, **columns: Any) -> Documents:
@@ -460,7 +450,7 @@ def load_classifier(
     directory: Path, *, device: str | None = None, verify: bool | None = None, backend: Backend = None
 ) -> SDMClassifier | SDMEnsemble:
     """The classifier or ensemble over hidden states in a directory; see ``SDMClassifier.load``."""
-    return replay(*load_base(directory, device=device, verify=verify, backend=backend))
+    return replay(*read_estimator(directory, _KINDS, device, verify, backend))
 
 
 def load_base(

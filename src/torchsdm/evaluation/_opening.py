@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -94,8 +94,13 @@ def promise_of(classifier: SDMClassifier | SDMEnsemble) -> Certificate | None:
     """The certificate if it holds for what is admitted; None if there is none, or nothing is left of it."""
     rule = classifier.lane_rule_
     certificate = rule.certificate
-    holds = certificate is not None and certificate.found and certificate.confidence > 0
-    return certificate if holds and rule.policy == "certified" else None
+    if certificate is None or certificate.confidence <= 0:
+        return None
+    if certificate.found and rule.policy == "certified":
+        return certificate
+    if not certificate.windows:
+        return None
+    return replace(certificate, found=True, control="predictions", groups=())  # where every window holds, these do
 
 
 def promise_text(classifier: SDMClassifier | SDMEnsemble, policy: str = "certified") -> str:
@@ -146,10 +151,11 @@ def _promised(accuracy: SelectiveAccuracy, certificate: Certificate) -> dict[str
 
 
 def _together(cells: Sequence[Cell]) -> Cell:
+    """One cell of several, which have the same target."""
     known = [cell.n_correct for cell in cells if cell.n_correct is not None]
     n_correct = sum(known) if len(known) == len(cells) else None
     n_total, n_admitted = sum(cell.n_total for cell in cells), sum(cell.n_admitted for cell in cells)
-    return Cell(n_total, n_admitted, n_correct, sum(cell.share for cell in cells))
+    return Cell(n_total, n_admitted, n_correct, sum(cell.share for cell in cells), cells[0].own_alpha)
 
 
 def _seen(accuracy: SelectiveAccuracy) -> str:

@@ -327,8 +327,10 @@ def _certified_entrants(classifier: SDMClassifier, model: str) -> list[Entrant]:
     softmax = NoReject(certificate.alpha, classifier).fit()
     temperature = TemperatureScaling(certificate.alpha, classifier).fit()
     samples = [classifier.calibration_logits(), (held_out.points.logits.cpu().numpy(), held_out.labels.cpu().numpy())]
-    own = SDMRule(classifier, "certified").fit()
-    entrants = [_listed(model, own, "certified", Basis.SDM, Rule.CERTIFIED)]
+    own = {"certified": Rule.CERTIFIED, **({"every level": Rule.EVERY_LEVEL} if certificate.windows else {})}
+    entrants = [
+        _listed(model, SDMRule(classifier, name).fit(), "certified", Basis.SDM, rule) for name, rule in own.items()
+    ]
     for estimator, score, rule in (
         (softmax, "odds", Rule.CERTIFIED_SOFTMAX),
         (temperature, "odds", Rule.CERTIFIED_TEMPERATURE),

@@ -43,10 +43,10 @@ from torchsdm.evaluation.strangers import (
     split_strangers,
     strangers_of,
 )
-from torchsdm.evaluation.tables import ResultRow, ResultTable
+from torchsdm.evaluation.tables import ResultRow, ResultTable, Rule
 from torchsdm.training import fingerprint
 from torchsdm.validation import Array, check_alpha, check_label_array
-from torchsdm.wording import promised
+from torchsdm.wording import EVERY_LEVEL, promised
 
 ROWS_AT_ONCE = 8192  #: inputs whose decisions are in memory with all values per class
 
@@ -278,15 +278,18 @@ class Evaluation:
 
     def _promise(self) -> str:
         """What certified entrants promise, said once for all of them; empty without any."""
-        certificates = [getattr(entrant.estimator, "certificate_", None) for entrant in self.entrants]
+        leveled = [entrant for entrant in self.entrants if entrant.key.rule is Rule.EVERY_LEVEL]
+        rest = [entrant for entrant in self.entrants if entrant not in leveled]
+        certificates = [getattr(entrant.estimator, "certificate_", None) for entrant in rest]
         promises = dict.fromkeys((one.target, one.delta, one.control) for one in certificates if one is not None)
         names = self.entrants[0].estimator.classes_.tolist() if promises else []
         admits = "the answers that a certified rule admits"
-        return " ".join(
+        said = [
             f"{promised(target, 1 - delta, admits, control, names)} (δ = {delta:g}), on data like the certification "
             "set. Each rule has this promise for itself, or admits nothing."
             for target, delta, control in promises
-        )
+        ]
+        return " ".join([*said, *([EVERY_LEVEL] if leveled else [])])
 
     def _measures(self, decisions: Decisions, name: str) -> dict[str, Any]:
         """The part of a summary that needs the true classes."""

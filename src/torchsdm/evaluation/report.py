@@ -211,6 +211,9 @@ def _tested(classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, str,
         title = "On the certification set, " + ("of the certified rule" if certificate.found else "of the safest rule")
         bounds = [(group, f"{group.lower_bound:.3f}") for group in certificate.groups]
         yield title, "exact lower bound", certificate.target, bounds
+        if certificate.windows:
+            bounds = [(window, f"{window.lower_bound:.3f}") for window in certificate.windows]
+            yield "Windows of the score that hold, the surest first", "exact lower bound", certificate.target, bounds
     for number, model in enumerate(classifier.models_, start=1):
         for region in model.calibration.regions:
             of_round = f"round {number}, " if len(classifier.models_) > 1 else ""

@@ -1,6 +1,6 @@
 """One fitted model and its directory: calibration, explanations, log of changes, card, hub, export."""
 
-from torchsdm.model.calibration import Calibration, EncodedPoints, told_once
+from torchsdm.model.calibration import Calibration, EncodedPoints
 from torchsdm.model.changes import (
     CHANGES,
     COSTLY,
@@ -91,7 +91,6 @@ __all__ = [
     "saving",
     "take_apart",
     "take_outcome",
-    "told_once",
     "write_model",
     "write_numpy_export",
 ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -115,11 +114,6 @@ class Calibration:
         """d of the calibration points, ranked within their own eCDFs."""
         return self.ecdfs.distance_quantile(self.nearest_distance)
 
-    @property
-    def class_distance_quantile(self) -> Tensor:
-        """d of the calibration points within their predicted class."""
-        return self.ecdfs.class_distance_quantile(self.nearest_distance, self.predictions)
-
     @cached_property
     def familiarity(self) -> Familiarity:
         """What inputs are ranked among."""
@@ -130,7 +124,8 @@ class Calibration:
         if measured:
             own = self.familiarity.of(self.nearest_distance.cpu().numpy(), self.logits.cpu().numpy())
         else:
-            own = torch.where(self.similarity > 0, self.class_distance_quantile, 0.0).cpu().numpy()
+            quantile = self.ecdfs.class_distance_quantile(self.nearest_distance, self.predictions)
+            own = torch.where(self.similarity > 0, quantile, 0.0).cpu().numpy()
         familiarities: Array = np.where(self.known.points.is_background.cpu().numpy(), 0.0, own)
         return familiarities
 
@@ -165,24 +160,19 @@ class Calibration:
             found += [region.warning(class_names, certified=certified), self._group_warning(region, class_names)]
         return [warning for warning in found if warning is not None]
 
-    def _group_warning(
-        self, region: HighReliabilityRegion, class_names: Sequence[Any] | None = None
-    ) -> RegionWarning | None:
+    def _group_warning(self, region: HighReliabilityRegion, class_names: Sequence[Any] | None) -> RegionWarning | None:
         """Name groups below alpha and predictions with few points; a region is found by true classes alone.
 
         Predictions of a class that has few points itself are left to the region's own warning.
         """
-
-        def is_weak(group: GroupAccuracy) -> bool:
+        weak = []
+        for group in self.groups(region) if region.found else ():
             alpha = target_of(region.target, group.class_number)
             needed = 0 if alpha == 1 else 1 / (1 - alpha) - 1e-9
             is_told = group.class_number in region.scarce_classes
             is_thin = group.kind == "prediction" and group.n_admitted < needed and not is_told
-            return is_thin or (group.accuracy is not None and group.accuracy < alpha)
-
-        weak = [
-            group.described(class_names) for group in (self.groups(region) if region.found else ()) if is_weak(group)
-        ]
+            if is_thin or (group.accuracy is not None and group.accuracy < alpha):
+                weak.append(group.described(class_names))
         if not weak:
             return None
         asked = described(region.target, class_names)
@@ -192,62 +182,22 @@ class Calibration:
         )
 
     @classmethod
-    def of(
-        cls,
-        known: EncodedPoints,
-        support: Support,
-        alphas: Sequence[Target],
-        min_class_count: int,
-    ) -> Calibration:
+    def of(cls, known: EncodedPoints, support: Support, alphas: Sequence[Target], min_class_count: int) -> Calibration:
         """Match the calibration points against the support, each without itself, then fit eCDFs and regions."""
         points, labels = known.points, known.labels
         match = points.unvouched(support.match(points.exemplars, points.predictions, known.places))
         ecdfs = ClassEcdfs.fit(match.nearest_distance, match.similarity, labels, points.logits.shape[1], warn=False)
         p = _probabilities(points.logits, match.similarity, ecdfs.distance_quantile(match.nearest_distance))
         rescaled = rescaled_similarity(match.similarity, p.amax(dim=1))
-        return cls(
-            known,
-            match.similarity,
-            match.nearest_distance,
-            rescaled,
-            ecdfs,
-            _find_regions(rescaled, p, labels, alphas, min_class_count),
-            min_class_count,
-        )
+        found = cls(known, match.similarity, match.nearest_distance, rescaled, ecdfs, (), min_class_count)
+        return found.with_regions(alphas, min_class_count)
 
     def with_regions(self, alphas: Sequence[Target], min_class_count: int) -> Calibration:
         """The same calibration with regions for other alphas; nothing else changes."""
         p = _probabilities(self.logits, self.similarity, self.distance_quantile)
-        regions = _find_regions(self.rescaled_similarity, p, self.labels, alphas, min_class_count)
+        points = self.rescaled_similarity, p, self.labels
+        regions = tuple(find_high_reliability_region(*points, alpha, min_class_count) for alpha in alphas)
         return replace(self, regions=regions, min_class_count=min_class_count)
-
-
-def told_once(by_round: Sequence[list[SDMWarning]]) -> list[SDMWarning]:
-    """The warnings of one round or several: where several say the like, the first of them."""
-    if len(by_round) == 1:
-        return by_round[0]
-    alike: dict[tuple[Any, ...], list[tuple[int, SDMWarning]]] = {}
-    for number, warnings in enumerate(by_round, start=1):
-        seen: Counter[tuple[Any, ...]] = Counter()
-        for warning in warnings:
-            kind = (type(warning), warning.remedy)
-            alike.setdefault((*kind, seen[kind]), []).append((number, warning))
-            seen[kind] += 1
-
-    def told(number: int, warning: SDMWarning, n_rounds: int) -> SDMWarning:
-        of = f"Round {number}" + (f", and likewise {n_rounds - 1} of the others" if n_rounds > 1 else "")
-        return type(warning)(f"{of}: {warning.what}", remedy=warning.remedy)
-
-    return [told(*rounds[0], len(rounds)) for rounds in alike.values()]
-
-
-def _find_regions(
-    rescaled: Tensor, probabilities: Tensor, labels: Tensor, alphas: Sequence[Target], min_class_count: int
-) -> tuple[HighReliabilityRegion, ...]:
-    """One region per alpha."""
-    return tuple(
-        find_high_reliability_region(rescaled, probabilities, labels, alpha, min_class_count) for alpha in alphas
-    )
 
 
 def _probabilities(logits: Tensor, similarity: Tensor, distance_quantile: Tensor) -> Tensor:

@@ -62,10 +62,8 @@ class StoredModel:
 
     directory: Path
     config: dict[str, Any]
-
-    def path(self, name: str) -> Path:
-        """The path of a file by its name."""
-        return self.directory / str(self.config["files"][name]["file"])
+    files: dict[str, Path]
+    """Where each of its files is."""
 
 
 def mapped_tensors(path: Path) -> dict[str, Tensor]:
@@ -90,7 +88,7 @@ def write_model(
     """
     directory = Path(directory)
     try:
-        old_card = _parse_config(directory).get("card_sha256") if holds_model(directory) else None
+        old_card = read_config(directory, checked=False).get("card_sha256") if holds_model(directory) else None
         directory.mkdir(parents=True, exist_ok=True)
         remove_unfinished(directory)
         mode = usual_mode(directory)  # one for all files: safetensors and SQLite would each choose their own
@@ -143,7 +141,7 @@ def holds_model(directory: str | Path) -> bool:
     """
     directory = Path(directory)
     if (directory / CONFIG_NAME).exists():
-        _parse_config(directory)
+        read_config(directory, checked=False)
         return True
     if directory.exists() and not directory.is_dir():
         raise ModelFileError(f"{directory} is a file; a model needs a directory.")
@@ -160,11 +158,28 @@ def holds_model(directory: str | Path) -> bool:
 def read_model(
     directory: str | Path, kinds: Collection[str], restore: Callable[[StoredModel], T], *, verify: bool | None = None
 ) -> T:
-    """Open a directory of a model of some kinds and restore it; retry if another is saved there meanwhile."""
+    """Open a directory of a model of some kinds and restore it; retry if another is saved there meanwhile.
+
+    Every file's presence and size is checked, and the digest of files up to 64 MB; with ``verify=True`` of all files,
+    with False of none.
+    """
     for _ in range(_READ_ATTEMPTS):
         before = config_mark(Path(directory))
         try:
-            return restore(open_model(directory, kinds, verify=verify))
+            home = Path(directory).resolve()
+            if not home.is_dir():
+                raise ModelFileError(f"{home} is not a directory. Give the path that the model was saved to.")
+            config = read_config(home)
+            if config.get("kind") not in kinds:
+                wanted = " or ".join(map(repr, kinds))
+                raise ModelFileError(f"{home / CONFIG_NAME} describes a {config.get('kind')!r}, not a {wanted}.")
+            for entry in config["files"].values():
+                is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
+                problem = file_problem(home, entry, with_digest=is_checked)
+                if problem is not None:
+                    raise ModelFileError(f"{problem} The model is incomplete: save or download it again.")
+            files = {name: home / str(entry["file"]) for name, entry in config["files"].items()}
+            return restore(StoredModel(home, config, files))
         except ModelFileError:
             if before == config_mark(Path(directory)):
                 raise
@@ -178,26 +193,6 @@ def config_mark(directory: Path) -> tuple[int, ...] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def open_model(directory: str | Path, kinds: Collection[str], *, verify: bool | None = None) -> StoredModel:
-    """Open a model directory, checking format, kind, and every file's presence and size.
-
-    Digests are checked for files up to 64 MB; with ``verify=True`` for all files, with False for none.
-    """
-    directory = Path(directory).resolve()
-    if not directory.is_dir():
-        raise ModelFileError(f"{directory} is not a directory. Give the path that the model was saved to.")
-    config = read_config(directory)
-    if config.get("kind") not in kinds:
-        wanted = " or ".join(map(repr, kinds))
-        raise ModelFileError(f"{directory / CONFIG_NAME} describes a {config.get('kind')!r}, not a {wanted}.")
-    for entry in config["files"].values():
-        is_checked = entry["bytes"] <= VERIFIED_BYTES if verify is None else verify
-        problem = file_problem(directory, entry, with_digest=is_checked)
-        if problem is not None:
-            raise ModelFileError(f"{problem} The model is incomplete: save or download it again.")
-    return StoredModel(directory, config)
 
 
 def number_or_none(value: float) -> float | None:
@@ -244,8 +239,8 @@ def _settle(temporary: Path, name: str, mode: int) -> dict[str, Any]:
     return {**entry, "file": final.name}
 
 
-def _parse_config(directory: Path) -> dict[str, Any]:
-    """A config that is ours; its version may differ and its values may be damaged."""
+def read_config(directory: Path, *, checked: bool = True) -> dict[str, Any]:
+    """The config of a model directory; unless it is checked, its version may differ and its values may be damaged."""
     path = directory / CONFIG_NAME
     if path.exists() and not path.is_file():  # a device, say, that has no end
         raise ModelFileError(f"{path} is not a file.")
@@ -259,20 +254,15 @@ def _parse_config(directory: Path) -> dict[str, Any]:
         raise ModelFileError(f"{path} is damaged: {error}. Delete it if you do not need its model.") from error
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ModelFileError(f"{path} is not a torchsdm config; left untouched.")
-    return config
-
-
-def read_config(directory: Path) -> dict[str, Any]:
-    """The config of a model directory, checked."""
-    path, config = directory / CONFIG_NAME, _parse_config(directory)
-    version = config.get("format_version")
+    if not checked:
+        return config
+    version, files = config.get("format_version"), config.get("files")
     if not isinstance(version, int) or version > WITH_LOG:
         raise ModelFileError(
             f"{path} has format version {version!r}; this torchsdm reads up to {WITH_LOG}. Upgrade torchsdm."
         )
     if config.get("sha256") != _config_digest(config):
         raise ModelFileError(f"{path} is damaged: its contents are not what was written. Save the model again.")
-    files = config.get("files")
     if not isinstance(files, dict) or not all(is_file_entry(entry) for entry in files.values()):
         raise ModelFileError(f"{path} is damaged: its list of files cannot be read.")
     return config

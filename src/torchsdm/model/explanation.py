@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from torchsdm.core import SDMDecisions
 from torchsdm.labels import LabelCodes
 from torchsdm.model.examples import Examples
 from torchsdm.model.model import SDMModel
+from torchsdm.trust import DriftGuard, LaneRule
 from torchsdm.wording import shortened
 
 PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may be from the input's
@@ -117,11 +117,13 @@ def explain(
     codes: LabelCodes,
     hidden_states: Tensor,
     k: int,
-    judge: Callable[[SDMDecisions], SDMDecisions] = lambda decisions: decisions,
+    rule: LaneRule | None = None,
+    guard: DriftGuard | None = None,
 ) -> list[Explanation]:
-    """Explain the decisions on hidden states, one explanation per input; ``judge`` adds lanes to the decisions."""
+    """Explain the decisions on hidden states, by input; a rule adds lanes to them, and a guard watches them."""
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))
-    decisions = judge(decisions)
+    decisions = decisions if rule is None else rule.apply(decisions)
+    decisions = decisions if guard is None else guard.watch(decisions)
     predictions = decisions.logits.argmax(axis=1).tolist()  # the numbers of the predicted classes
     similarity, quantile = decisions.rescaled_similarity.tolist(), decisions.distance_quantile.tolist()
     known, labels, recognised_as = model.calibration, model.support.labels, model.support.predictions
@@ -147,13 +149,10 @@ def _alike(rescaled_similarity: Tensor, quantile: Tensor, own_similarity: float,
     q' counts as a rank among these points, because it spans orders of magnitude: both coordinates are then in [0, 1].
     """
     ordered = rescaled_similarity.sort().values
-
-    def rank(values: Tensor) -> Tensor:
-        below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
-        return (below + up_to).double() / (2 * len(ordered))
-
-    own_rank = rank(torch.tensor([own_similarity], dtype=torch.float64, device=ordered.device))
-    difference = torch.maximum((rank(rescaled_similarity) - own_rank).abs(), (quantile - own_quantile).abs())
+    values = torch.cat([rescaled_similarity, rescaled_similarity.new_tensor([own_similarity])])
+    below, up_to = torch.searchsorted(ordered, values), torch.searchsorted(ordered, values, right=True)
+    ranks = (below + up_to).double() / (2 * len(ordered))
+    difference = torch.maximum((ranks[:-1] - ranks[-1]).abs(), (quantile - own_quantile).abs())
     order = torch.argsort(difference, stable=True)
     return order[difference[order] <= PARTITION_WIDTH]
 

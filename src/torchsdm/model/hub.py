@@ -202,15 +202,18 @@ def _describe_promise(
 ) -> str:
     promise = None if certificate is None else certificate.promise(names)
     sentence = promise_or_why(promise, is_current=is_current, is_ensemble=is_ensemble)
-    if certificate is None or not certificate.found or not is_current:
+    if certificate is None or not certificate.is_any or not is_current:
         return sentence
     rows = "\n".join(
         f"| {one.name(names)} | {one.n_admitted} | {one.n_errors} | {one.accuracy:.4f} | {one.lower_bound:.4f} |"
-        for one in certificate.groups
+        for one in (*(certificate.groups if certificate.found else ()), *certificate.windows)
     )
-    thresholds = ", ".join(
-        f"{name} {threshold:.4f}" if np.isfinite(threshold) else f"{name} never"
-        for name, threshold in zip(names, certificate.thresholds, strict=True)
+    thresholds = "; to be trusted: ".join(
+        ", ".join(
+            f"{name} {threshold:.4f}" if np.isfinite(threshold) else f"{name} never"
+            for name, threshold in zip(names, of, strict=True)
+        )
+        for of in (certificate.thresholds, *([certificate.window_thresholds] if certificate.windows else []))
     )
     return (
         f"{sentence} Certificate `{certificate.identity}`.\n\n"

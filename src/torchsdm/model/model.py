@@ -15,14 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import (
-    Adaptor,
-    Decisions,
-    Encoded,
-    SDMDecisions,
-    Target,
-    decide,
-)
+from torchsdm.core import Adaptor, Decisions, Encoded, SDMDecisions, Target, decide
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
 from torchsdm.model.calibration import Calibration, EncodedPoints
@@ -98,17 +91,19 @@ class SDMModel:
         points calibrate, too: each against all others, with the exemplar that it would have if it had not been seen.
         """
         n_classes = len(classes)
-        trained = (_encode(adaptor, [block], n_classes) for block in training.state_blocks)  # logits are not kept
-        exemplars, recognised = map(
-            torch.cat, zip(*((one.exemplars, one.recognised_as) for one in trained), strict=True)
-        )
+
+        def encode(blocks: Iterable[Tensor]) -> Iterator[Encoded]:
+            return (Encoded.of(*adaptor.encode_exactly(block), n_classes=n_classes) for block in blocks)
+
+        trained = ((one.exemplars, one.recognised_as) for one in encode(training.state_blocks))  # logits are not kept
+        exemplars, recognised = map(torch.cat, zip(*trained, strict=True))
         predicted: Encoded | None = None
         if out_of_fold is not None:
             predicted = Encoded.of(exemplars, out_of_fold.to(exemplars.device), n_classes)
             recognised = predicted.recognised_as
         support = SupportSet(exemplars, training.labels, recognised, block_size=block_size)
         if calibration is not None:
-            points, labels = _encode(adaptor, calibration.state_blocks, n_classes), calibration.labels
+            points, labels = Encoded.concatenate(list(encode(calibration.state_blocks))), calibration.labels
             known = EncodedPoints(points, labels.to(support.device), calibration.examples)
         elif predicted is not None and out_of_fold is not None:
             places = torch.nonzero(training.labels < n_classes).squeeze(1)
@@ -157,12 +152,20 @@ class SDMModel:
 
     def certify_with(self, points: Points, n_given_back: int = 0) -> None:
         """Keep points to certify with."""
-        digest, of_rows = hashlib.sha256(), list[bytes]()
-        blocks = _hashed(points.state_blocks, digest, of_rows)
-        encoded = _encode(self.adaptor, blocks, len(self.classes))
-        labels = points.labels.to(self.support.device)
-        known: dict[str, Any] = {"n_given_back": n_given_back, "fingerprint": digest.hexdigest()}
-        self.certification = Certification(encoded, labels, points.examples, **known, u=uniform_of(of_rows))
+        digest, of_rows, encoded = hashlib.sha256(), list[bytes](), []
+        for block in points.state_blocks:
+            states = block.to("cpu", torch.float32).contiguous().numpy()
+            digest.update(states.tobytes())
+            of_rows += row_digests(states)
+            encoded.append(Encoded.of(*self.adaptor.encode_exactly(block), n_classes=len(self.classes)))
+        self.certification = Certification(
+            Encoded.concatenate(encoded),
+            points.labels.to(self.support.device),
+            points.examples,
+            n_given_back=n_given_back,
+            fingerprint=digest.hexdigest(),
+            u=uniform_of(of_rows),
+        )
 
     def takes_up(self, earlier: Certification) -> bool:
         """Whether the certification sample is an earlier one, given again: what is known of that one holds for it."""
@@ -264,7 +267,7 @@ class SDMModel:
 
     def _encoded_blocks(self, hidden_states: Tensor) -> Iterator[Encoded]:
         for block in hidden_states.split(_ROWS_AT_ONCE):
-            points = Encoded.of(*self.adaptor.encode_exactly(block), len(self.classes))
+            points = Encoded.of(*self.adaptor.encode_exactly(block), n_classes=len(self.classes))
             check_finite(points.exemplars, "exemplars", "the adaptor, made from X,")
             yield points
 
@@ -325,19 +328,3 @@ def _places_without(places: Tensor, gone: Tensor) -> Tensor:
     gone = gone.unique()
     left = places - torch.searchsorted(gone, places)
     return left.masked_fill(torch.isin(places, gone) | (places < 0), -1)
-
-
-def _hashed(blocks: Iterable[Tensor], digest: Any, of_rows: list[bytes]) -> Iterator[Tensor]:
-    """The same blocks of states; on their way they go into a digest of all and one of each row, as float32."""
-    for block in blocks:
-        states = block.to("cpu", torch.float32).contiguous().numpy()
-        digest.update(states.tobytes())
-        of_rows += row_digests(states)
-        yield block
-
-
-def _encode(adaptor: Adaptor, state_blocks: Iterable[Tensor], n_classes: int) -> Encoded:
-    """Exemplars and logits of points, a block at a time."""
-    return Encoded.concatenate(
-        [Encoded.of(*adaptor.encode_exactly(block), n_classes=n_classes) for block in state_blocks]
-    )

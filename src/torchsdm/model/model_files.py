@@ -48,7 +48,10 @@ def take_apart(
     tensors[f"{prefix}support"] = {name: getattr(support, name) for name in facts}
     tensors[f"{prefix}support-exemplars"] = {"exemplars": support.exemplars}
     tables[f"{prefix}support-examples"] = _rows(model.examples, codes.decode(support.labels))
-    for name, held in _held_out(model).items():
+    sets = {CALIBRATION: model.calibration.known, CERTIFICATION: certification, _PENDING: model.next_calibration}
+    for name, held in sets.items():
+        if held is None:
+            continue
         points = held.points
         tensors[f"{prefix}{name}"] = {
             "logits": points.logits,
@@ -73,57 +76,44 @@ def take_apart(
     }
 
 
-def _held_out(model: SDMModel) -> dict[str, EncodedPoints]:
-    """The sets beside the support, by the names of their files."""
-    sets = {CALIBRATION: model.calibration.known, CERTIFICATION: model.certification, _PENDING: model.next_calibration}
-    return {name: held for name, held in sets.items() if held is not None}
-
-
 def put_together(
     stored: StoredModel, settings: dict[str, Any], codes: LabelCodes, block_size: int, device: str, prefix: str
 ) -> SDMModel:
     """The model again; its support stays memory-mapped on the CPU."""
 
     def tensors_of(name: str) -> dict[str, Tensor]:
-        paths = [stored.path(f"{prefix}{name}"), stored.path(f"{prefix}{name}-exemplars")]
+        paths = [stored.files[f"{prefix}{name}"], stored.files[f"{prefix}{name}-exemplars"]]
         return {key: tensor.to(device) for path in paths for key, tensor in mapped_tensors(path).items()}
-
-    def points_of(tensors: dict[str, Tensor], name: str) -> EncodedPoints:
-        logits = tensors["logits"]
-        nowhere = torch.zeros(len(logits), dtype=torch.bool, device=logits.device)
-        points = Encoded(tensors["exemplars"], logits, tensors.get("is_background", nowhere))
-        examples = Examples.stored(stored.path(f"{prefix}{name}-examples"))
-        return EncodedPoints(points, tensors["labels"], examples, places=tensors.get("places"))
 
     try:
         sizes = (settings["n_inputs"], settings["n_classes"], settings["n_filters"])
-        adaptor = restore_adaptor(settings["adaptor"], *sizes, mapped_tensors(stored.path(f"{prefix}adaptor"))).to(
-            device
-        )
+        weights = mapped_tensors(stored.files[f"{prefix}adaptor"])
+        adaptor = restore_adaptor(settings["adaptor"], *sizes, weights).to(device)
         support = SupportSet.restore(**tensors_of("support"), block_size=block_size)
-        tensors = tensors_of(CALIBRATION)
-        calibration = _calibration(points_of(tensors, CALIBRATION), tensors, settings)
-        certification = pending = None
-        if f"{prefix}{CERTIFICATION}" in stored.config["files"]:
+        names = [name for name in (CALIBRATION, CERTIFICATION, _PENDING) if f"{prefix}{name}" in stored.files]
+        tensors, sets, certification = {name: tensors_of(name) for name in names}, dict[str, EncodedPoints](), None
+        for name, own in tensors.items():
+            nowhere = torch.zeros(len(own["logits"]), dtype=torch.bool, device=device)
+            points = Encoded(own["exemplars"], own["logits"], own.get("is_background", nowhere))
+            examples = Examples.stored(stored.files[f"{prefix}{name}-examples"])
+            sets[name] = EncodedPoints(points, own["labels"], examples, places=own.get("places"))
+        calibration = _calibration(sets[CALIBRATION], tensors[CALIBRATION], settings)
+        if CERTIFICATION in sets:
             about = {"n_corrected": 0, "u": 1.0, **settings["certification"]}  # earlier models lack one or both
-            certification = Certification(
-                **vars(points_of(tensors_of(CERTIFICATION), CERTIFICATION)),
-                **{name: about[name] for name in _ABOUT_CERTIFICATION},
-            )
-        if f"{prefix}{_PENDING}" in stored.config["files"]:
-            pending = points_of(tensors_of(_PENDING), _PENDING)
+            known = {name: about[name] for name in _ABOUT_CERTIFICATION}
+            certification = Certification(**vars(sets[CERTIFICATION]), **known)
         model = SDMModel(
             adaptor,
             support,
-            Examples.stored(stored.path(f"{prefix}support-examples")),
+            Examples.stored(stored.files[f"{prefix}support-examples"]),
             calibration,
             codes.classes,
             settings["support_changed"],
             certification,
             settings.get("has_background", False),
-            pending,
+            sets.get(_PENDING),
         )
-        _check(model, support, codes)
+        _check(model, support, sets, codes)
         return model
     except (KeyError, TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         path = stored.directory / CONFIG_NAME
@@ -143,7 +133,7 @@ def _calibration(known: EncodedPoints, signals: Mapping[str, Tensor], facts: Map
     )
 
 
-def _check(model: SDMModel, support: SupportSet, codes: LabelCodes) -> None:
+def _check(model: SDMModel, support: SupportSet, sets: Mapping[str, EncodedPoints], codes: LabelCodes) -> None:
     """Require what a stranger's files may lack: shapes, types and values that fit each other."""
     n_classes, calibration = len(codes.classes), model.calibration
     flags = model.outdated, model.has_background
@@ -155,7 +145,7 @@ def _check(model: SDMModel, support: SupportSet, codes: LabelCodes) -> None:
     _check_numbers("support", "centre", support.centre)
     check_same_length(len(support.labels), model.examples, "examples", "support")
     exemplars = [(SUPPORT, part.points.points) for part in support.parts]
-    for name, held in _held_out(model).items():
+    for name, held in sets.items():
         n, points = len(held.labels), held.points
         check_same_length(n, points.exemplars, "exemplars", name)
         check_same_length(n, held.examples, "examples", name)

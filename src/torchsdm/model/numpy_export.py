@@ -15,7 +15,7 @@ from torchsdm.model.directory import label_values_to_json
 from torchsdm.model.model import SDMModel
 from torchsdm.model.model_files import region_to_json
 from torchsdm.model.sdm_numpy import FORMAT, FORMAT_VERSION, MODEL_NAME
-from torchsdm.trust import LaneRule
+from torchsdm.trust import Certificate, LaneRule
 from torchsdm.validation import Array
 from torchsdm.wording import UNPROMISED
 
@@ -62,6 +62,11 @@ def _measure(rule: LaneRule) -> dict[str, Array]:
     return {"familiar_sizes": sizes, **{f"familiar_{name}": np.concatenate(parts) for name, parts in columns.items()}}
 
 
+def _certificate(certificate: Certificate) -> dict[str, Any]:
+    windows = [float(one) if np.isfinite(one) else None for one in certificate.window_thresholds]
+    return {**certificate.to_json(), "identity": certificate.identity, "window_thresholds": windows}
+
+
 def _settings(model: SDMModel, rule: LaneRule, input_ndim: int) -> dict[str, Any]:
     certificate, names = rule.certificate, model.classes.tolist()
     promise = UNPROMISED["none"] if certificate is None else certificate.holds_for(names)
@@ -73,7 +78,7 @@ def _settings(model: SDMModel, rule: LaneRule, input_ndim: int) -> dict[str, Any
         "n_inputs": model.adaptor.n_inputs,
         "input_ndim": input_ndim,
         "regions": [region_to_json(region) for region in model.calibration.regions],
-        "certificate": None if certificate is None else {**certificate.to_json(), "identity": certificate.identity},
+        "certificate": None if certificate is None else _certificate(certificate),
         "reliability": None if rule.reliability is None else rule.reliability.to_json(),
         "familiarity": rule.familiarity,
         "policy": rule.policy,

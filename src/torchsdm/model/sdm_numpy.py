@@ -34,7 +34,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 
 FORMAT = "torchsdm-numpy"
-FORMAT_VERSION = 2  # 1 had no measure of familiarity
+FORMAT_VERSION = 3  # 1 had no measure of familiarity, 2 no windows
 MODEL_NAME = "sdm_model.npz"
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = "trusted", "certified", "review", "unfamiliar"
 
@@ -148,8 +148,9 @@ class Model:
         familiarity = self._familiarity(nearest_distance, logits) if has_measure else np.where(q > 0, d_class, 0.0)
         familiarity = np.where(background, 0.0, familiarity)
         familiar = (familiarity > 0) & (familiarity >= self.settings["familiarity"])
-        score, certified, has_certificate = self._certified(z, q, d, y_hat, familiar)
-        trusted = in_region & certified if has_certificate else in_region
+        score, certified, in_window = self._certified(z, q, d, y_hat, familiar)
+        trusted = in_region & certified if self._holds("thresholds") else in_region
+        trusted = in_window if self._holds("window_thresholds") else trusted
         lane = np.select([trusted, certified, familiar], [TRUSTED, CERTIFIED, REVIEW], UNFAMILIAR)
         admitted = trusted | certified if self.settings["policy"] == "certified" else trusted
         columns = (lane, background, q, familiarity, d_class, y_hat, score, q_rescaled, confidence)
@@ -262,12 +263,18 @@ class Model:
 
     # ---------------------------------------------------------------- rules
 
-    def _certified(self, z: Array, q: Array, d: Array, y_hat: Array, familiar: Array) -> tuple[Array, Array, bool]:
-        """Score, which inputs the certified rule admits, and whether there is such a rule."""
+    def _holds(self, thresholds: str) -> bool:
+        """Whether something is certified on average ('thresholds') or at every level ('window_thresholds')."""
+        certificate = self.settings["certificate"] or {}
+        is_asked = self.settings["reliability"] is not None and (thresholds != "thresholds" or certificate.get("found"))
+        return bool(is_asked) and any(one is not None for one in certificate.get(thresholds, ()))
+
+    def _certified(self, z: Array, q: Array, d: Array, y_hat: Array, familiar: Array) -> tuple[Array, Array, Array]:
+        """Score, which inputs the certified rule admits, and which are in a window that is certified."""
         certificate, reliability = self.settings["certificate"], self.settings["reliability"]
         score, nobody = np.full(len(z), np.nan), np.zeros(len(z), dtype=bool)
         if certificate is None or reliability is None:
-            return score, nobody, False
+            return score, nobody, nobody
         top = np.partition(z, -2, axis=1)[:, -2:]
         margin = top[:, 1] - top[:, 0]
         x = np.log1p(np.stack([q.astype(np.float64), margin, d * np.log(2.0 + q) * margin], axis=1))
@@ -275,9 +282,11 @@ class Model:
         for column, weight in zip([*x.T, _log_odds(z)], reliability["weights"], strict=False):  # version 1 had three
             total = total + weight * column
         score = 1 / (1 + np.exp(-total))
-        if not certificate["found"]:
-            return score, nobody, False
-        return score, familiar & _reaches(score, _with_infinity(certificate["thresholds"])[y_hat]), True
+        certified, in_window = (
+            familiar & _reaches(score, _with_infinity(certificate[name])[y_hat]) if self._holds(name) else nobody
+            for name in ("thresholds", "window_thresholds")
+        )
+        return score, certified, in_window
 
     def _reason(
         self,
@@ -307,11 +316,15 @@ class Model:
         agreeing = f"the {q} nearest examples agree" if q != 1 else "the nearest example agrees"
         begin = f"{agreeing}, the next does not; " if lane == REVIEW else f"{vouching}; "
         begin = "the nearest training example contradicts it; " if q == 0 else begin
-        if certificate is not None and certificate["found"]:
-            threshold = certificate["thresholds"][c]
+        in_window = self._holds("window_thresholds") and (lane == TRUSTED or not self._holds("thresholds"))
+        if certificate is not None and (in_window or self._holds("thresholds")):
+            threshold = certificate["window_thresholds" if in_window else "thresholds"][c]
             if threshold is None:
                 return f"{begin}predictions of {label!r} are not certified"
             side = "is below" if lane == REVIEW else "reaches"
+            if in_window:
+                levels = f"down to which {label!r} is certified at every level of evidence"
+                return f"{begin}reliability {score:.4f} {side} {threshold:.4f}, {levels}"
             also = ", and the paper's region admits it" if lane == TRUSTED else ""
             others = next((len(g["classes"]) - 1 for g in certificate["groups"] if c in g.get("classes", ())), 0)
             pooled = f", pooled with {others} other{'s' * (others != 1)}" if others else ""
@@ -339,7 +352,7 @@ def load(folder: Any) -> Model:
         raise
     except _DAMAGE as error:
         raise ValueError(f"{path} is damaged: {error!r}. Export it again.") from error
-    if settings.get("format") != FORMAT or settings.get("format_version") not in (1, FORMAT_VERSION):
+    if settings.get("format") != FORMAT or settings.get("format_version") not in (1, 2, FORMAT_VERSION):
         raise ValueError(
             f"{path} is not an export of version {FORMAT_VERSION}. Read it with the sdm_numpy.py written beside it."
         )

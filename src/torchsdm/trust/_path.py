@@ -34,7 +34,7 @@ classes that happened to err with classes that happened not to, tests the luck o
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -159,13 +159,19 @@ class ThresholdPath:
         be if calibration and certification were so many times larger.
         """
         targets = by_group(alpha, n_classes, control, pools)
-        surest = _Sureness(n_certification / max(len(calibration), 1), targets, delta, growth)
-        vectors, sureness = _trajectory(_Tightening(calibration, n_classes, control, pools), surest)
+        ratio = n_certification / max(len(calibration), 1)
+        rule = _Tightening(calibration, n_classes, control, pools)
+        vectors: list[Array] = []
+        surely: list[Array] = []
+        while (thresholds := rule.thresholds()) is not None:
+            vectors.append(thresholds)
+            surely.append(sureness(rule.counts, targets, delta, ratio, growth))
+            rule.tighten(int(surely[-1].argmin()))
         if not vectors:
             return cls([], [])
-        weakest = [float(z.min()) for z in sureness]
+        weakest = [float(z.min()) for z in surely]
         start = next((i for i, z in enumerate(weakest) if z >= _SURE), int(np.argmax(weakest)))
-        return cls(vectors[start::-1], sureness[start::-1])
+        return cls(vectors[start::-1], surely[start::-1])
 
 
 def pools_of(
@@ -206,50 +212,34 @@ def of_prediction(sample: ScoredSample, c: int) -> ScoredSample:
 def predictions_to_try(
     calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: Target, delta: float
 ) -> dict[int, int]:
-    """The predictions that are worth a walk, and how many certification points are expected to have each.
-
-    Without hope for any, the most hopeful one is tried.
-    """
+    """The predictions that are worth a walk, and how many certification points are expected to have each."""
     parts = [of_prediction(calibration, c) for c in range(n_classes)]
     expected = [round(len(part) * n_certification / max(len(calibration), 1)) for part in parts]
 
     def power(c: int, level: float) -> float:
         return ThresholdPath.of(parts[c], 2, expected[c], alpha=target_of(alpha, c), delta=level, control="all").power
 
-    tried = [c for c in range(n_classes) if power(c, delta / n_classes) >= _HOPE]
-    tried = tried or [int(np.argmax([power(c, delta) for c in range(n_classes)]))]
-    return {c: expected[c] for c in tried}
+    return {c: expected[c] for c in hopeful(power, n_classes, delta)}
 
 
-def _trajectory(search: _Tightening, surest: _Sureness) -> tuple[list[Array], list[Array]]:
-    """The threshold vectors from lenient to strict, and how surely each group of each would pass."""
-    vectors: list[Array] = []
-    sureness: list[Array] = []
-    while (thresholds := search.thresholds()) is not None:
-        z = surest.of(search.counts)
-        vectors.append(thresholds)
-        sureness.append(z)
-        search.tighten(int(z.argmin()))
-    return vectors, sureness
+def hopeful(power: Callable[[int, float], float], n_classes: int, delta: float) -> list[int]:
+    """The predictions that are worth a share of delta, by their power at a level; at least the most hopeful one."""
+    found = [c for c in range(n_classes) if power(c, delta / n_classes) >= _HOPE]
+    return found or [int(np.argmax([power(c, delta) for c in range(n_classes)]))]
 
 
-@dataclass(frozen=True)
-class _Sureness:
-    """How surely each group would pass on a certification sample ``ratio`` times as large as calibration (z)."""
+def sureness(counts: GroupCounts, alpha: Array, delta: float, ratio: float, growth: float = 1) -> Array:
+    """How surely each group would pass (z) on a certification sample ``ratio`` times as large as calibration.
 
-    ratio: float
-    alpha: Array  # the target of each group (G,)
-    delta: float
-    growth: float = 1  # how many times larger both samples are taken to be
-
-    def of(self, counts: GroupCounts) -> Array:
-        n = np.floor(self.growth * self.ratio * counts.n)  # expected on certification
-        error = (counts.k + 0.5) / (counts.n + 1)
-        can_pass = (n > 0) & (self.alpha**n <= self.delta)  # with no error at all
-        n_tested = np.where(can_pass, n, np.ceil(1 + np.log(self.delta) / np.log(self.alpha))).astype(np.int64)
-        allowed = allowed_errors(n_tested, self.alpha, self.delta)
-        z = (allowed + 0.5 - n_tested * error) / np.sqrt(n_tested * error * (1 - error) * (1 + self.ratio))
-        return np.where(can_pass, z, -np.inf)
+    ``growth`` is how many times larger both samples are taken to be.
+    """
+    n = np.floor(growth * ratio * counts.n)  # expected on certification
+    error = (counts.k + 0.5) / (counts.n + 1)
+    can_pass = (n > 0) & (alpha**n <= delta)  # with no error at all
+    n_tested = np.where(can_pass, n, np.ceil(1 + np.log(delta) / np.log(alpha))).astype(np.int64)
+    allowed = allowed_errors(n_tested, alpha, delta)
+    z = (allowed + 0.5 - n_tested * error) / np.sqrt(n_tested * error * (1 - error) * (1 + ratio))
+    return np.where(can_pass, z, -np.inf)
 
 
 class _Tightening:

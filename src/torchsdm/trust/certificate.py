@@ -44,6 +44,10 @@ whose prediction, is any of them. Which ones do is decided by how many points th
 that the groups, too, are fixed before the certification sample is seen, and all of the above holds for them. The
 promise is then for the pool: one of its classes may be right less often, if the others make up for it.
 
+At every level of evidence. All of this is about averages over what is admitted. A second promise, for every window of
+the score, is made with the same certification points by the same test (``_windows``). Each of the two fails with
+probability at most delta, so both hold together with probability at least 1 - 2 delta.
+
 The fine print. Points must be drawn independently: rows of one patient or copies of one text are one point. Inputs must
 differ from sample to sample, or u would not: where all have the same few scores, ask for u = 1. The promise
 is for one rule and one alpha, chosen before the result is seen. A second certificate on the same sample is a second
@@ -56,16 +60,16 @@ on until something is certified. On data of another kind nothing is promised.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-from scipy.special import bdtr, betaincinv
 
 from torchsdm.core import (
-    GroupAccuracy,
     GroupCounts,
     Target,
     by_number,
@@ -88,11 +92,14 @@ from torchsdm.trust._path import (
     pools_of,
     predictions_to_try,
 )
+from torchsdm.trust._walk import GroupCheck, Walk, share_delta
+from torchsdm.trust._windows import WindowCheck, certified_windows
 from torchsdm.trust.control import choose_control, weakest_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share
-from torchsdm.wording import Promise
+from torchsdm.wording import Promise, threshold_reason
 
+_LATER = ("class_alphas", "chances", "windows", "class_errors")  # fields that are stored only if there is anything
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 
 
@@ -145,18 +152,6 @@ class ScoredSample:
 
 
 @dataclass(frozen=True)
-class GroupCheck(GroupAccuracy):
-    """One group on the certification sample: its admitted points, and what they say about its accuracy."""
-
-    p_value: float
-    """Of "the accuracy is below alpha", randomised."""
-    lower_bound: float
-    """Clopper and Pearson's bound for the accuracy of this group, at the level that it was tested at: delta, or with
-    control of predictions its share. It describes the sample, and may be a little below alpha, because it is not
-    randomised; what is promised is alpha."""
-
-
-@dataclass(frozen=True)
 class Certificate:
     """A rule with its promise, or the reason why there is none.
 
@@ -195,6 +190,10 @@ class Certificate:
     """Of the randomised test; 1 is the plain exact test, which certificates had before there was a u."""
     chances: dict[str, float] = field(default_factory=dict)
     """By control, the chance of a certificate that calibration estimated, if the control was chosen by it ('auto')."""
+    windows: tuple[WindowCheck, ...] = ()
+    """What is certified at every level of evidence: of each prediction the windows that hold, the surest first."""
+    class_errors: tuple[tuple[int, int], ...] = ()
+    """Of each true class, its certification points, and on how many of them a wrong answer is admitted."""
 
     @property
     def target(self) -> Target:
@@ -221,6 +220,7 @@ class Certificate:
         """A short name by which a batch of decisions can say which promise it was made under."""
         content = [self.target, self.delta, self.control, self.thresholds.tolist(), self.n_certification, self.looks]
         content += [[g.kind, g.classes or g.class_number, g.n_admitted, g.n_errors] for g in self.groups]
+        content += [[window.class_number, window.lower] for window in self.windows]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
 
     @property
@@ -244,6 +244,36 @@ class Certificate:
         admitted: Array = eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
         return admitted
 
+    @property
+    def is_any(self) -> bool:
+        """Whether anything is certified, on average or at every level of evidence."""
+        return self.found or bool(self.windows)
+
+    @cached_property
+    def window_thresholds(self) -> Array:
+        """By predicted class (C,), where the lowest window ends that holds; infinite where none does.
+
+        Windows that reach below what is certified on average are left out, and whole: the promise is about windows.
+        """
+        lowest = np.full(len(self.thresholds), np.inf)
+        for window in self.windows:
+            c = window.numbers[0]
+            if not self.found or window.lower >= self.thresholds[c]:
+                lowest[c] = min(lowest[c], window.lower)
+        return lowest
+
+    def trusts(self, predictions: Array, score: Array, eligible: Array) -> Array:
+        """Which points are in a window that holds (N,)."""
+        trusted: Array = eligible & np.isfinite(score) & (score >= self.window_thresholds[predictions])
+        return trusted
+
+    def reason(self, c: int, score: float, label: Any, *, is_trusted: bool, score_name: str = "reliability") -> str:
+        """How a score stands to the threshold that decides on prediction c."""
+        in_window = bool(self.windows) and (is_trusted or not self.found)
+        threshold = float((self.window_thresholds if in_window else self.thresholds)[c])
+        n_pooled = 0 if in_window else next((len(pool) - 1 for pool in self.pools if c in pool), 0)
+        return threshold_reason(score, threshold, label, score_name=score_name, n_pooled=n_pooled, in_window=in_window)
+
     def promise(self, class_names: Sequence[Any] | None = None) -> Promise:
         """What it comes to in plain values, with the names of the classes."""
         names = range(len(self.thresholds)) if class_names is None else class_names
@@ -252,6 +282,18 @@ class Certificate:
             "never_admitted": [names[c] for c in np.flatnonzero(np.isinf(self.thresholds)).tolist()],
             "pools": [[names[c] for c in pool] for pool in sorted(self.pools, key=len, reverse=True)],
             "weakest": self._weakest(class_names),
+            "answered_wrongly": [
+                (name, k, n)
+                for name, (n, k), alpha in zip(
+                    names, self.class_errors, by_number(self.target, len(self.thresholds)), strict=False
+                )
+                if k > (1 - alpha) * n
+            ],
+            "windows": {
+                names[c]: sum(one.class_number == c and one.lower >= lowest for one in self.windows)
+                for c, lowest in enumerate(self.window_thresholds.tolist())
+                if np.isfinite(lowest)
+            },
         }
         same = {one.name: getattr(self, one.name) for one in fields(Promise) if one.name not in by_name}
         return Promise(**same, **by_name)
@@ -280,21 +322,24 @@ class Certificate:
     def to_json(self) -> dict[str, Any]:
         """Plain values for strict JSON: an infinite threshold is null."""
         thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
-        plain = {**asdict(self), "thresholds": thresholds, "groups": [_group_json(group) for group in self.groups]}
-        return {name: plain[name] for name in plain if plain[name] or name not in ("class_alphas", "chances")}
+        checks = {name: [_group_json(check) for check in getattr(self, name)] for name in ("groups", "windows")}
+        plain = {**asdict(self), "thresholds": thresholds, **checks}
+        return {name: plain[name] for name in plain if plain[name] or name not in _LATER}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
         """The reverse of ``to_json``."""
         thresholds = [np.inf if value is None else float(value) for value in stored["thresholds"]]
-        groups = tuple(
-            GroupCheck(**{**group, "classes": tuple(group.get("classes", ()))}) for group in stored["groups"]
-        )
+        checks: dict[str, Any] = {
+            name: tuple(of(**{**one, "classes": tuple(one.get("classes", ()))}) for one in stored.get(name, ()))
+            for name, of in (("groups", GroupCheck), ("windows", WindowCheck))
+        }
         alphas = tuple(stored.get("class_alphas", ()))
-        found = cls(**{**stored, "thresholds": np.array(thresholds), "groups": groups, "class_alphas": alphas})
-        for one in (check_fields(found, apart=("thresholds",)), *map(check_fields, groups)):
+        checks["class_errors"] = tuple(map(tuple, stored.get("class_errors", ())))
+        found = cls(**{**stored, "thresholds": np.array(thresholds), **checks, "class_alphas": alphas})
+        for one in (check_fields(found, apart=("thresholds",)), *map(check_fields, (*found.groups, *found.windows))):
             counts = [value for name, value in vars(one).items() if name.startswith("n_") and value is not None]
-            if any(count < 0 for count in counts):
+            if any(count < 0 for count in (*counts, *itertools.chain(*found.class_errors))):
                 raise InvalidInputError(f"A count of a certificate must not be negative. Got {one}.")
         if not 0 < found.u <= 1:
             raise InvalidInputError(f"'u' of a certificate must be in (0, 1]. Got {found.u!r}.")
@@ -381,6 +426,9 @@ def certify(
     terms = _Terms(n_classes, target, delta, control, n_errors, certification.u if u is None else float(u), pools)
     walk = _walk_predictions if control == "predictions" else _walk
     thresholds, groups = walk(calibration, certification, terms)
+    windows = certified_windows(
+        calibration, certification, n_classes, alpha=target, delta=delta, n_errors=n_errors, u=terms.u
+    )
     certificate = Certificate(
         alpha=smallest(target),
         delta=float(delta),
@@ -394,9 +442,19 @@ def certify(
         delta_spent=delta_spent + float(delta),
         u=terms.u,
         chances=chances,
+        windows=windows,
         **_differing(target),
     )
+    certificate = replace(certificate, class_errors=_class_errors(certificate, certification))
     return _with_advice(certificate, calibration, terms) if advice and not certificate.found else certificate
+
+
+def _class_errors(certificate: Certificate, sample: ScoredSample) -> tuple[tuple[int, int], ...]:
+    asked = sample.predictions, sample.score, sample.eligible
+    admitted = certificate.admits(*asked) | certificate.trusts(*asked)
+    wrong, known = admitted & (sample.labels != sample.predictions), sample.labels >= 0
+    n, k = (np.bincount(sample.labels[of], minlength=len(certificate.thresholds)) for of in (known, known & wrong))
+    return tuple(zip(n.tolist(), k.tolist(), strict=True)) if admitted.any() else ()
 
 
 @dataclass(frozen=True)
@@ -423,51 +481,33 @@ def _differing(target: Target) -> dict[str, Any]:
     return {"class_alphas": target} if isinstance(target, tuple) else {}
 
 
-class _Walk:
-    """How far a path holds on the certification sample."""
+def _walk_along_path(calibration: ScoredSample, certification: ScoredSample, terms: _Terms) -> Walk:
+    """A walk over the threshold vectors of the path that calibration gives."""
+    path = terms.path(calibration, len(certification)).thresholds
 
-    def __init__(self, calibration: ScoredSample, certification: ScoredSample, terms: _Terms) -> None:
-        self.path = terms.path(calibration, len(certification)).thresholds
-        self.certification, self.terms = certification, terms
-        self.targets = by_group(terms.alpha, terms.n_classes, terms.control, terms.pools)
-        self.level, self.n_passed = 0.0, 0
+    def count(thresholds: Array) -> GroupCounts:
+        admitted = certification.admitted_by(thresholds)
+        return group_counts(certification, admitted, terms.n_classes, terms.control, terms.pools)
 
-    @property
-    def is_at_end(self) -> bool:
-        """Whether every element holds."""
-        return self.n_passed == len(self.path)
+    return Walk(
+        path, count, by_group(terms.alpha, terms.n_classes, terms.control, terms.pools), terms.u, terms.n_errors
+    )
 
-    def go_on(self, level: float) -> None:
-        """Test element by element at a level, for every group at once, until one fails."""
-        self.level = level
-        while not self.is_at_end and (self._p_values(self.n_passed) <= level).all():
-            self.n_passed += 1
 
-    def result(self) -> tuple[Array, tuple[GroupCheck, ...]]:
-        """The thresholds that hold, and their groups; without any, the groups of the safest element."""
-        nothing = np.full(self.terms.n_classes, np.inf)
-        if not self.path:
-            return nothing, ()
-        counts = self._counts(max(self.n_passed - 1, 0))
-        checks = group_checks(counts, self.targets, self.level, self.terms.u)
-        return self.path[self.n_passed - 1] if self.n_passed else nothing, checks
-
-    def _counts(self, element: int) -> GroupCounts:
-        admitted, terms = self.certification.admitted_by(self.path[element]), self.terms
-        found = group_counts(self.certification, admitted, terms.n_classes, terms.control, terms.pools)
-        return GroupCounts(found.n + terms.n_errors, found.k + terms.n_errors)
-
-    def _p_values(self, element: int) -> Array:
-        return p_values(self._counts(element), self.targets, self.terms.u)
+def _walk_end(walk: Walk, n_classes: int) -> tuple[Array, tuple[GroupCheck, ...]]:
+    """The thresholds that hold, and their groups; without any, the groups of the safest element."""
+    shown = (walk.passed or walk.steps[:1])[-1:]
+    checks = walk.checks(shown[0]) if shown else ()
+    return walk.passed[-1] if walk.passed else np.full(n_classes, np.inf), checks
 
 
 def _walk(
     calibration: ScoredSample, certification: ScoredSample, terms: _Terms
 ) -> tuple[Array, tuple[GroupCheck, ...]]:
     """The thresholds that hold for every group at once, and the groups; without any, those of the safest element."""
-    walk = _Walk(calibration, certification, terms)
+    walk = _walk_along_path(calibration, certification, terms)
     walk.go_on(terms.delta)
-    thresholds, checks = walk.result()
+    thresholds, checks = _walk_end(walk, terms.n_classes)
     return thresholds, checks if terms.pools is None else tuple(_named(check, terms.pools) for check in checks)
 
 
@@ -497,56 +537,16 @@ def _walk_predictions(
     for c in tried:
         own = target_of(terms.alpha, c)
         of_one = replace(terms, n_classes=2, alpha=own, delta=delta / len(tried), control="all")  # right or wrong
-        walks[c] = _Walk(of_prediction(calibration, c), of_prediction(certification, c), of_one)
-    _share_delta(list(walks.values()), delta)
+        walks[c] = _walk_along_path(of_prediction(calibration, c), of_prediction(certification, c), of_one)
+    share_delta(list(walks.values()), delta)
     thresholds, groups = np.full(n_classes, np.inf), []
     for c, walk in walks.items():
-        certified, checks = walk.result()
+        certified, checks = _walk_end(walk, 2)
         thresholds[c] = certified[0]
         groups += [replace(check, kind="prediction", class_number=c) for check in checks]
     if np.isfinite(thresholds).any():  # the failed ones are not part of the rule
         groups = [check for check in groups if np.isfinite(thresholds[check.class_number])]
     return thresholds, tuple(groups)
-
-
-def _share_delta(walks: Sequence[_Walk], delta: float) -> None:
-    """Walk at equal shares of delta; those that come to the end of their path pass theirs on to those that stopped."""
-    stopped = list(walks)
-    for walk in walks:
-        walk.go_on(delta / len(walks))
-    while at_end := [walk for walk in stopped if walk.is_at_end]:
-        stopped = [walk for walk in stopped if not walk.is_at_end]
-        for walk in stopped:
-            walk.go_on(walk.level + sum(done.level for done in at_end) / len(stopped))
-
-
-def p_values(counts: GroupCounts, alpha: float | Array, u: float = 1.0) -> Array:
-    """max(P(X < k) + u P(X = k), alpha^n) with X ~ Binomial(n, 1 - alpha), for each group; 1 without points.
-
-    ``alpha`` may be one for each group. P(X < k) + u P(X = k) = (1 - u) P(X <= k - 1) + u P(X <= k).
-    """
-    n, k = np.maximum(counts.n, 1), counts.k
-    fewer = np.where(k > 0, bdtr(np.maximum(k - 1, 0), n, 1 - alpha), 0.0)
-    values: Array = np.maximum((1 - u) * fewer + u * bdtr(k, n, 1 - alpha), np.power(alpha, counts.n))
-    return values
-
-
-def lower_bounds(counts: GroupCounts, delta: float) -> Array:
-    """Clopper and Pearson's lower bound for the accuracy of each group, with confidence 1 - delta."""
-    n, k = counts.n.astype(float), counts.k.astype(float)
-    upper_error = betaincinv(k + 1, np.maximum(n - k, 1e-9), 1 - delta)  # of k errors among n
-    bounds: Array = np.where(counts.n > counts.k, 1 - upper_error, 0.0)
-    return bounds
-
-
-def group_checks(counts: GroupCounts, alpha: float | Array, delta: float, u: float) -> tuple[GroupCheck, ...]:
-    """What a sample says about each group."""
-    tested = p_values(counts, alpha, u), lower_bounds(counts, delta)
-    rows = zip(counts.n.tolist(), counts.k.tolist(), *tested, strict=True)
-    return tuple(
-        GroupCheck(kind, number, n, k, float(p), float(bound))
-        for (kind, number), (n, k, p, bound) in zip(counts.names, rows, strict=True)
-    )
 
 
 def _with_advice(certificate: Certificate, calibration: ScoredSample, terms: _Terms) -> Certificate:

@@ -13,9 +13,9 @@ from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError, warn_user
 from torchsdm.settings import AUTO, CONTROLS
 from torchsdm.trust.certificate import Certificate, ScoredSample, certify
-from torchsdm.trust.lanes import CERTIFIED, REVIEW
+from torchsdm.trust.lanes import CERTIFIED, REVIEW, TRUSTED
 from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share
-from torchsdm.wording import REASONS, threshold_reason
+from torchsdm.wording import REASONS
 
 Self = TypeVar("Self", bound="CertifiedClassifier")
 Score = Callable[[Any, Any], Array]
@@ -150,29 +150,31 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         """Decide on each input: the label, and whether the certified rule admits it."""
         self._check_is_fitted("decide")
         probabilities, predictions, score, eligible = self._scorer.scored(X)
-        admitted = self.certificate_.admits(predictions, score, eligible)
+        certified = self.certificate_.admits(predictions, score, eligible)
+        trusted = self.certificate_.trusts(predictions, score, eligible)
+        admitted = certified | trusted
         logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
         decisions = Decisions.of_probabilities(
             self.classes_, [self.certificate_.alpha], logits, probabilities, admitted[:, None], score=score
         )
-        identity = self.certificate_.identity if self.certificate_.found else None
+        identity = self.certificate_.identity if self.certificate_.is_any else None
         return replace(
             decisions,
-            certified=admitted,
+            certified=certified,
             certificate=np.full(len(admitted), identity, dtype=object),
-            lane=np.where(admitted, CERTIFIED, REVIEW),
-            reason=np.array(self._reasons(predictions, score, eligible), dtype=object),
+            lane=np.select([trusted, certified], [TRUSTED, CERTIFIED], REVIEW),
+            reason=np.array(self._reasons(predictions, score, eligible, trusted), dtype=object),
         )
 
-    def _reasons(self, predictions: Array, score: Array, eligible: Array) -> list[str]:
+    def _reasons(self, predictions: Array, score: Array, eligible: Array, trusted: Array) -> list[str]:
         """How each answer stands to the certified rule."""
-        labels, thresholds = self.classes_.tolist(), self.certificate_.thresholds.tolist()
-        rows = zip(predictions.tolist(), score.tolist(), eligible.tolist(), strict=True)
+        labels = self.classes_.tolist()
+        rows = zip(predictions.tolist(), score.tolist(), eligible.tolist(), trusted.tolist(), strict=True)
         return [
-            threshold_reason(value, thresholds[c], labels[c], score_name="score")
+            self.certificate_.reason(c, value, labels[c], is_trusted=is_trusted, score_name="score")
             if is_eligible
             else REASONS["ineligible"]
-            for c, value, is_eligible in rows
+            for c, value, is_eligible, is_trusted in rows
         ]
 
     def predict(self, X: Any) -> Array:

@@ -1,7 +1,8 @@
 """Lanes: what may be done with each decision, and why.
 
-- *trusted*: the certified rule and the paper's region both admit it; without a certificate, the region alone.
-- *certified*: the certified rule admits it, the region does not. The promise holds while the stream looks like the
+- *trusted*: it is in a window of the score that was certified at its level of evidence (``_windows``). Where no window
+  was, the paper's region admits it, which promises nothing, and so does the certified rule, if there is one.
+- *certified*: only the certified rule admits it. The promise is an average, which holds while the stream looks like the
   certification set.
 - *review*: familiar, but not admitted: the nearest training example contradicts it, neighbours disagree, or the score
   is below the threshold of the prediction.
@@ -26,7 +27,7 @@ from torchsdm.core import Familiarity, HighReliabilityRegion, SDMDecisions, log_
 from torchsdm.settings import LANES
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.validation import Array
-from torchsdm.wording import REASONS, neighbours, threshold_reason
+from torchsdm.wording import REASONS, neighbours
 
 _RIDGE = 1.0  # of the weights of evidence in units of its standard deviation
 
@@ -171,13 +172,17 @@ class LaneRule:
         familiarity = familiarity_of(decisions, self.measure)
         familiar = is_familiar(familiarity, self.familiarity)
         in_region = decisions.admitted_at.any(axis=1)
-        certified, score, identity = np.zeros(len(decisions), dtype=bool), None, None
+        certified, trusted, score, identity = np.zeros(len(decisions), dtype=bool), in_region, None, None
         if self.certificate is not None and self.reliability is not None:
             evidence = evidence_of(decisions.logits, decisions.similarity, decisions.distance_quantile)
             score = self.reliability.of(evidence)
-            if self.certificate.found:
-                certified, identity = self.certificate.admits(y_hat, score, familiar), self.certificate.identity
-        trusted = in_region if identity is None else in_region & certified
+            certified = self.certificate.admits(y_hat, score, familiar)
+            if self.certificate.windows:
+                trusted = self.certificate.trusts(y_hat, score, familiar)
+            elif self.certificate.found:
+                trusted = in_region & certified
+            if self.certificate.is_any:
+                identity = self.certificate.identity
         lane = np.select([trusted, certified, familiar], [TRUSTED, CERTIFIED, REVIEW], UNFAMILIAR)
         admitted: Array = np.isin(lane, LANES[: 1 + (self.policy == "certified")])
         judged = replace(
@@ -208,11 +213,10 @@ class LaneRule:
 
     def _verdict(self, decisions: SDMDecisions, row: int, label: object, c: int, lane: str) -> str:
         """How a decision stands to the rule that decided on it."""
-        if self.certificate is not None and self.certificate.found and decisions.score is not None:
-            n_pooled = next((len(pool) - 1 for pool in self.certificate.pools if c in pool), 0)
-            threshold, score = float(self.certificate.thresholds[c]), float(decisions.score[row])
-            reaches = threshold_reason(score, threshold, label, n_pooled=n_pooled)
-            return REASONS["region too"].format(reaches=reaches) if lane == TRUSTED else reaches
+        certificate, is_trusted = self.certificate, lane == TRUSTED
+        if decisions.score is not None and certificate is not None and certificate.is_any:
+            reaches = certificate.reason(c, float(decisions.score[row]), label, is_trusted=is_trusted)
+            return REASONS["region too"].format(reaches=reaches) if is_trusted and not certificate.windows else reaches
         confidence, rescaled = float(decisions.confidence[row]), float(decisions.rescaled_similarity[row])
         if lane == TRUSTED:
             return REASONS["region"].format(rescaled=rescaled, confidence=confidence)

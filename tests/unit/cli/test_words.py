@@ -65,6 +65,7 @@ def certificate(**changes):
         "chances": {},
         "n_certification": 200,
         "n_admitted": 148,
+        "windows": [],
         "never_admitted": [],
         "weakest": None,
     }
@@ -86,11 +87,15 @@ def refused(**changes):
 def test_a_certificate_is_said_in_two_lines():
     assert lines(certificate(), region()) == [
         "The promise.",
-        "The paper's region at alpha 0.9, which makes certified answers trusted, admits 25 % of the calibration set.",
+        "No level of evidence could be certified. So the paper's region, which promises nothing, says which certified "
+        "answers are trusted: at alpha 0.9 it admits 25 % of the calibration set.",
     ]
+    assert lines(certificate(windows=[{}]), region())[1] == (
+        "The paper's region at alpha 0.9, which promises nothing, admits 25 % of the calibration set."
+    )
     missing = [(NoRegionWarning, "No region.", None), (CertificateWarning, "Twice.", None)]
     _, second, third = lines(certificate(), no_region(), warned=missing)
-    assert "alpha 0.9, which makes" in second and "is missing" in second
+    assert "are trusted: at alpha 0.9 it is missing." in second
     assert third == "Warning: Twice."  # that the region is missing has been said
     assert "only those that are also trusted" in lines(certificate(), region(), policy="trusted")[0]
 

@@ -13,7 +13,7 @@ import torch
 from sklearn.base import clone
 
 from conftest import make_blobs
-from small import quiet, small_settings
+from small import quiet, quietly, small_settings, two_groups
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.certified import CertifiedScore
@@ -26,7 +26,7 @@ from torchsdm.baselines.vbll import VBLLLearner
 from torchsdm.core import Decisions, decide
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
-from torchsdm.evaluation.entrants import GROUPS, Entrant, classifier_entrants, paper_entrants
+from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
 from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import aurc, ood_auroc, possible_label_errors
 from torchsdm.evaluation.report import MAX_TEXT, _admitted, _of_alphas, displays_of, render_report, write_report
@@ -34,7 +34,9 @@ from torchsdm.evaluation.tables import UNLISTED, Basis, EstimatorKey, Rule, shar
 from torchsdm.model.model import SDMModel
 from torchsdm.training.data import TrainingData, TrainingSettings, split_of_round
 from torchsdm.training.learner import Learner
+from torchsdm.wording import EVERY_LEVEL
 
+OWN = RULES[:-1]  # rules over any certified model; the last one takes windows
 SMALL = small_settings(alpha=0.9, n_rounds=2, max_epochs=6, random_state=3)
 SMALL |= {"standardization": "scalar", "patience": None}
 TRAIN, TEST = make_blobs(seed=1, n=500, distance=3.0), make_blobs(seed=2, n=300, distance=3.0)
@@ -65,7 +67,7 @@ def certified():
 
 @pytest.fixture(scope="module")
 def evaluation(classifier):
-    entrants = [Entrant("SDM", rule, SDMRule(classifier, rule).fit()) for rule in RULES]
+    entrants = [Entrant("SDM", rule, SDMRule(classifier, rule).fit()) for rule in OWN]
     entrants.append(Entrant("SDM", "softmax over it", SoftmaxThreshold(0.9, classifier).fit(None)))
     data = {
         "inside": labelled(TEST, texts=["a & b"] * 300, ids=[f"i{i}" for i in range(300)]),
@@ -84,13 +86,13 @@ def softmax_row(z):
 
 def test_rules_differ_in_admission_alone(classifier):
     own = classifier.decide(TEST.X)
-    for rule in RULES:
+    for rule in OWN:
         decisions = SDMRule(classifier, rule).fit().decide(TEST.X)
         np.testing.assert_array_equal(decisions.predictions, own.predictions)
         np.testing.assert_array_equal(decisions.logits, own.logits)
         if rule in ("sdm", "region", "region lower"):
             np.testing.assert_array_equal(decisions.similarity, own.similarity)
-    by_rule = {rule: SDMRule(classifier, rule).fit().decide(TEST.X) for rule in RULES}
+    by_rule = {rule: SDMRule(classifier, rule).fit().decide(TEST.X) for rule in OWN}
     assert by_rule["no reject"].admitted.all()
     in_region = [
         classifier.region_.admits(*map(torch.from_numpy, (q, y_hat, confidence))).item()
@@ -104,7 +106,7 @@ def test_rules_differ_in_admission_alone(classifier):
     np.testing.assert_array_equal(by_rule["certified"].admitted, own.certified)
     np.testing.assert_array_equal(by_rule["certified"].score, own.score)
     assert by_rule["sdm"].score is None  # its own order is that of its confidence
-    for rule in RULES[:-1]:
+    for rule in OWN[:-1]:
         assert by_rule[rule].lane is None and by_rule[rule].certificate is None
     for row in range(0, 300, 7):
         z, d, y_hat = own.logits[row], own.distance_quantile[row], own.logits[row].argmax()
@@ -117,6 +119,22 @@ def test_rules_differ_in_admission_alone(classifier):
         for rule, confidence in expected.items():
             assert by_rule[rule].confidence[row] == pytest.approx(confidence, rel=1e-6)
             assert by_rule[rule].admitted[row] == (by_rule[rule].confidence[row] >= 0.9)
+
+
+def test_the_rule_of_every_level_admits_what_is_trusted(classifier):
+    with pytest.raises(InvalidInputError, match="may be 'every level' only for a model that is certified so"):
+        SDMRule(classifier, "every level").fit()
+    X, y = two_groups(3000, 0, [0, 1], distance=4.0)
+    leveled = quietly(lambda: SDMClassifier(0.9, random_state=0).fit(X, y))
+    own, rule = leveled.decide(X), SDMRule(leveled, "every level").fit()
+    np.testing.assert_array_equal(rule.decide(X).admitted, own.lane == "trusted")
+    assert 0 < rule.decide(X).admitted.sum() < own.admitted.sum()
+    assert [one.key.rule for one in classifier_entrants(leveled) if one.group == "certified"][:2] == [
+        Rule.CERTIFIED,
+        Rule.EVERY_LEVEL,
+    ]
+    leveled.remove_exemplars(leveled.support_.ids[:1])
+    assert not rule.decide(X).admitted.any()  # by the region alone, which promises nothing
 
 
 def test_rules_over_one_model_share_what_it_decides(classifier, monkeypatch):
@@ -169,7 +187,7 @@ def test_the_policy_of_the_classifier_changes_no_rule(certified):
     other.policy = "trusted"
     own = certified.decide(TEST.X)
     assert (other.decide(TEST.X).admitted != own.admitted).any() and (own.admitted != own.admitted_at[:, 0]).any()
-    for rule in RULES:
+    for rule in OWN:
         ours, theirs = (SDMRule(one, rule).fit().decide(TEST.X) for one in (certified, other))
         np.testing.assert_array_equal(ours.admitted_at, theirs.admitted_at)
         np.testing.assert_array_equal(ours.admitted, theirs.admitted)
@@ -187,7 +205,7 @@ def test_a_certified_rule_promises_its_alpha_and_every_smaller_one(certified, cl
     plain = copy.copy(certified)
     plain.certificate_ = None
     for model in (plain, SDMEnsemble.from_classifier(classifier)):
-        with pytest.raises(InvalidInputError, match="only for a model with a certificate"):
+        with pytest.raises(InvalidInputError, match="only for a model that is certified so"):
             SDMRule(model, "certified").fit()
 
 
@@ -402,7 +420,7 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
     entrants = paper_entrants(training, classifier, regularization_factors=(1.0,), n_hidden=32)
     models = [entrant.model for entrant in entrants]
     assert models.count("LM") == 6 and models.count("LM + CNN") == 5
-    assert models.count("LM + SDM") == len(RULES) + len(CERTIFIED) - 1 + 1
+    assert models.count("LM + SDM") == len(OWN) + len(CERTIFIED) - 1 + 1
     assert sum("VBLL" in model for model in models) == 2 and "LM + SDM, 2 rounds" in models
     assert {entrant.name for entrant in entrants} >= {
         "APS",
@@ -413,7 +431,7 @@ def test_all_of_the_papers_estimators_can_be_fitted_and_decide(classifier):
         "MAPIE risk control",
     }
     groups = (*GROUPS[:4], "certified", "today")
-    sizes = dict(zip(groups, (6, 5, 2, len(RULES), len(CERTIFIED), 9), strict=True))
+    sizes = dict(zip(groups, (6, 5, 2, len(SDM_RULES) + 1, len(CERTIFIED), 9), strict=True))
     assert [entrant.group for entrant in entrants] == [group for group in groups for _ in range(sizes[group])]
     by_logits = [Rule.NO_REJECT, Rule.SOFTMAX, Rule.TEMPERATURE, Rule.APS, Rule.RAPS]
     over_sdm = [Rule.NO_REJECT, Rule.ADAPTOR_SOFTMAX, Rule.DISTANCE_SOFTMAX, Rule.SDM, Rule.REGION, Rule.REGION_LOWER]
@@ -763,7 +781,7 @@ def test_a_hostile_text_is_shown_and_does_nothing(certified, monkeypatch):
     monkeypatch.setattr("torchsdm.evaluation.report._image", lambda _: "")
     hostile = "<script>alert(1)</script>'\"></p><img src='http://x'>{{ 7 * 7 }}{% raw %}&amp;"
     data = LabelledStates(TEST.X, [*NAMES[TEST.y[:-1]], hostile], [hostile] * 300, [hostile] * 300)
-    entrants = [Entrant(hostile, hostile, SDMRule(certified, rule).fit()) for rule in RULES]
+    entrants = [Entrant(hostile, hostile, SDMRule(certified, rule).fit()) for rule in OWN]
     evaluation = Evaluation(entrants, {hostile: data}, 0.9, {"model": hostile, hostile: hostile}, certified)
     page = render_report(evaluation, certified, title=hostile)
     parsed = Page(page)
@@ -840,7 +858,9 @@ def test_scores_of_logits_are_certified_like_the_classifier_also_where_it_was_lo
     loaded = SDMClassifier.load(tmp_path / "model")
     held_out, (logits, labels) = certified.model_.certification, certified.calibration_logits()
     for classifier in (certified, loaded):
-        own, *others = classifier_entrants(classifier)[-4:]
+        own, every_level, *others = classifier_entrants(classifier)[-5:]
+        trusted = certified.decide(TEST.X).lane == "trusted"
+        np.testing.assert_array_equal(every_level.decide(labelled(TEST)).admitted, trusted)
         np.testing.assert_array_equal(own.decide(labelled(TEST)).admitted, certified.decide(TEST.X).certified)
         assert own.estimator.certificate_.identity == certified.certificate_.identity
         for entrant in others:
@@ -862,11 +882,12 @@ def test_scores_of_logits_are_certified_like_the_classifier_also_where_it_was_lo
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_without_a_certificate_that_holds_nothing_is_certified(certified, classifier):
     def names(one):
-        return [entrant.name for entrant in classifier_entrants(one) if "certified" in entrant.name]
+        return [entrant.name for entrant in classifier_entrants(one) if entrant.group == "certified"]
 
     noise = np.random.default_rng(0).permutation(TRAIN.y)
     failed = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(TRAIN.X, noise)
-    assert len(names(certified)) == len(names(failed)) == len(CERTIFIED)  # also where the attempt failed
+    assert len(names(failed)) == len(CERTIFIED)  # also where the attempt failed
+    assert len(names(certified)) == len(CERTIFIED) + 1  # at every level, too
     assert not failed.certificate_.found
     paper = SDMClassifier(**{**SMALL, "n_rounds": 1, "certification_size": None}).fit(labelled(TRAIN))
     few = SDMClassifier(**{**SMALL, "n_rounds": 1}).fit(TRAIN.X[:60], TRAIN.y[:60])  # too few to hold any out
@@ -879,7 +900,7 @@ def test_without_a_certificate_that_holds_nothing_is_certified(certified, classi
         assert names(one) == []
     again = copy.copy(updated)
     again.recalibrate()
-    assert len(names(again)) == len(CERTIFIED)
+    assert len(names(again)) == len(CERTIFIED) + 1
 
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
@@ -907,9 +928,10 @@ def test_a_table_says_once_what_is_certified(certified):
     assert note.startswith("With probability at least 0.9, the answers that a certified rule admits are right at least")
     assert "for every true class and every predicted class (δ = 0.1)" in note
     assert str(table).count("probability") == 1 and max(map(len, lines)) <= len(lines[1])
+    assert note.endswith(EVERY_LEVEL)
     assert table.to_markdown().endswith(f"|\n\n{note}") and f"% {note}" in table.to_latex()
-    plain = Evaluation(entrants[:-4], data, 0.9).table
-    assert plain.note == "" and str(plain) == "\n".join(lines[: len(entrants) - 2])  # no wider for the others
+    plain = Evaluation(entrants[:-5], data, 0.9).table
+    assert plain.note == "" and str(plain) == "\n".join(lines[: len(entrants) - 3])  # no wider for the others
 
 
 def test_the_marker_of_a_curve_is_what_the_estimator_admits(certified):

@@ -114,6 +114,21 @@ def test_a_promise_that_is_not_kept_is_not_repeated(certified):
     )
 
 
+def test_a_class_is_held_to_its_own_target(certified):
+    decisions = certified.decide(TEST.X)
+    chosen = np.flatnonzero(decisions.certified & (decisions.predictions == "good"))
+    wrong = chosen[::12]  # one in twelve is enough for 0.9, and not for 0.99
+    labels = NAMES[TEST.y].copy()
+    labels[chosen], labels[wrong] = "good", "bad"
+    standings = [
+        opened(with_certificate(certified, control="predictions", class_alphas=alphas), {"test": inside(labels)})[0]
+        for alphas in ((), (0.9, 0.99))
+    ]
+    assert [one["test"].standing for one in standings] == ["promised", "missed"]
+    assert "Of those in prediction 'good'" in standings[1]["test"].detail
+    assert "promised: at least 99 % of the time" in standings[1]["test"].detail
+
+
 def test_a_few_errors_more_than_promised_may_be_chance(certified):
     decisions = certified.decide(TEST.X)
     admitted = np.flatnonzero(decisions.admitted)
@@ -151,6 +166,15 @@ def test_a_few_strange_inputs_at_the_end_of_a_file_are_pointed_at(certified):
     assert "drift guard" not in calm.detail
 
 
+@pytest.mark.parametrize("changes", [{}, {"found": False, "thresholds": np.full(2, np.inf)}])
+def test_what_every_level_promises_is_a_promise_for_predictions(certified, changes):
+    alone = with_certificate(certified, control="groups", **changes)
+    alone.set_params(policy="certified" if changes else "trusted")
+    verdict = opened(alone, {"test": inside()})[0]["test"]
+    assert verdict.standing == "promised" and verdict.n_admitted == verdict.lanes["trusted"] > 0
+    assert "such answers are right at least 90 % of the time, for every predicted class." in verdict.sentence
+
+
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certified):
     def one(classifier):
@@ -170,7 +194,7 @@ def test_without_a_certificate_nothing_is_promised_and_the_reason_is_given(certi
     verdict, command = one(updated)
     assert "changed after it was certified" in verdict.detail and command == "sdm certify 'my model' NEW"
 
-    cautious = copy.copy(certified)
+    cautious = with_certificate(certified, windows=())  # the region's answers, then
     cautious.set_params(policy="trusted")
     verdict, command = one(cautious)
     assert "only part of what is certified" in verdict.detail and "--policy certified" in command
@@ -240,6 +264,6 @@ def test_the_page_opens_with_it_before_any_table(certified, monkeypatch):
     assert len(widths) == 5 and sum(widths) == pytest.approx(100, abs=0.05)
     assert widths[0] == pytest.approx(one.lanes["trusted"] / 3, abs=0.01)
     assert "<b>trusted</b> act<" in opening
-    cautious = copy.copy(certified)
+    cautious = with_certificate(certified, windows=())
     cautious.set_params(policy="trusted")
     assert "<b>trusted</b> admitted, without a promise<" in render_report(evaluation, cautious, title="t")

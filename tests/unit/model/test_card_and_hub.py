@@ -127,7 +127,10 @@ def test_the_card_says_what_is_promised_and_what_is_not(control, alone):
     classifier = SDMClassifier(0.8, delta=0.2, control=control, **CERTIFIED)
     classifier.fit(rng.normal(size=(300, 3)) + 4 * y[:, None], y)
     promises, limits = (part(classifier.model_card(), title) for title in ("promises", "does not promise"))
-    assert promises.startswith(classifier.certificate_.holds_for([0, 1]))
+    assert promises.startswith(classifier.certificate_.holds_for(["0", "1"]))
+    for window in classifier.certificate_.windows:
+        assert f"| {window.name(['0', '1'])} | {window.n_admitted} | {window.n_errors} |" in promises
+    assert "; to be trusted: 0 " in promises
     assert "- Certainty: with probability up to 0.2 it fails." in limits
     assert "data unlike the certification points" in limits
     assert (f"- Anything {alone} its own" in limits) if alone else ("on its own" not in limits)

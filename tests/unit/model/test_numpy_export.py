@@ -119,6 +119,7 @@ def test_ten_classes_of_which_some_have_no_calibration_points(digits, tmp_path):
         {"certification_size": None},  # the paper's protocol
         {"certification_size": None, "min_class_count": 400},  # without a region
         {"alpha": 0.999},  # without a certificate
+        {"alpha": 0.7, "delta": 0.3},  # windows
     ],
     ids=str,
 )
@@ -129,12 +130,28 @@ def test_every_kind_of_rule(digits, tmp_path, settings):
     assert_same(exported(classifier, tmp_path).decide(inputs), classifier.decide(inputs))
 
 
+@pytest.mark.parametrize("found", [True, False])
+def test_windows_decide_what_is_trusted(digits, tmp_path, found):
+    X, y, _ = digits
+    classifier = SDMClassifier(0.7, delta=0.3, **QUICK).fit(X[:1200], y[:1200])
+    assert classifier.certificate_.windows
+    nowhere = np.full(2, np.inf)
+    classifier.certificate_ = replace(
+        classifier.certificate_, found=found, **({} if found else {"thresholds": nowhere})
+    )
+    expected = classifier.decide(X)
+    assert_same(exported(classifier, tmp_path).decide(X), expected)
+    assert ("certified" in expected.lane) == found
+    assert any("at every level of evidence" in one for one in expected.reason[expected.lane == "trusted"])
+
+
 def test_points_on_a_threshold(certified, digits, tmp_path):
     """Thresholds are values of calibration points, which the last bits of exp and log must not turn away."""
     X = digits[0][:1200]
     rows = np.setdiff1d(np.arange(1200), certified.certification_rows_)
     expected = certified.decide(X[rows])
-    thresholds = [*certified.certificate_.thresholds, *certified.region_.thresholds.tolist()]
+    made = certified.certificate_
+    thresholds = [*made.thresholds, *made.window_thresholds, *certified.region_.thresholds.tolist()]
     values = np.concatenate([expected.score, expected.confidence])
     assert np.isin(thresholds, values).any()
     assert_same(exported(certified, tmp_path).decide(X[rows]), expected)
@@ -299,9 +316,9 @@ def test_inputs_of_another_kind_are_refused(certified, digits, tmp_path):
 
 def test_a_file_of_another_version_is_refused(certified, tmp_path, monkeypatch):
     certified.export_numpy(tmp_path)
-    monkeypatch.setattr(sdm_numpy, "FORMAT_VERSION", 3)
+    monkeypatch.setattr(sdm_numpy, "FORMAT_VERSION", 4)
     with pytest.raises(
-        ValueError, match=r"is not an export of version 3. Read it with the sdm_numpy.py written beside"
+        ValueError, match=r"is not an export of version 4. Read it with the sdm_numpy.py written beside"
     ):
         sdm_numpy.load(tmp_path)
     np.savez(tmp_path / "sdm_model.npz", X=np.zeros(3))

@@ -41,9 +41,12 @@ def test_decisions_say_their_lane_the_reason_and_the_certificate():
     classifier = certified(**far).fit(BLOBS.X, NAMES[BLOBS.y])
     decisions = classifier.decide(FRESH.X)
     assert (decisions.certified == decisions.admitted).all()
-    assert (decisions.lane == np.where(decisions.admitted, "certified", "review")).all()
+    lowest = classifier.certificate_.window_thresholds[(decisions.predictions == "yes").astype(int)]
+    trusted = (decisions.score >= lowest) & (FRESH.X[:, 0] > -2)
+    lanes = np.select([trusted, decisions.certified], ["trusted", "certified"], "review")
+    assert (decisions.lane == lanes).all() and len(set(lanes)) == 3
     assert set(decisions.certificate.tolist()) == {classifier.certificate_.identity}
-    row = int(np.flatnonzero(decisions.admitted)[0])
+    row = int(np.flatnonzero(decisions.lane == "certified")[0])
     label = decisions.predictions[row].item()
     threshold = classifier.certificate_.thresholds[int(label == "yes")]
     expected = f"score {decisions.score[row]:.4f} reaches {threshold:.4f}, the certified threshold of {label!r}"

@@ -11,7 +11,7 @@ from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import CONTROLS
 from torchsdm.trust import Certificate, ScoredSample, can_certify, certify, choose_control
-from torchsdm.trust.certificate import p_values
+from torchsdm.trust._walk import p_values
 from torchsdm.trust.control import chances_to_pass
 
 ALPHA, DELTA = 0.9, 0.1

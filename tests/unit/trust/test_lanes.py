@@ -14,6 +14,7 @@ from sklearn.linear_model import LogisticRegression
 from torchsdm.core import ClassEcdfs, Familiarity, HighReliabilityRegion, decide
 from torchsdm.matching import Match
 from torchsdm.trust import Certificate, DriftGuard, LaneRule, Reliability, demoted
+from torchsdm.trust._windows import WindowCheck
 from torchsdm.trust.lanes import evidence_of, familiarity_of, is_familiar
 
 
@@ -101,6 +102,13 @@ def certificate(thresholds=(0.8, 0.8)):
     return Certificate(0.9, 0.1, "groups", np.array(thresholds), found, (), 100, 60)
 
 
+def windows(*lowers, thresholds=(0.8, 0.8)):
+    """A certificate with windows of 'ant' from these scores on, the surest first."""
+    edges = [None, *lowers]
+    held = tuple(WindowCheck("prediction", 0, 100, 1, 0.01, 0.95, *ends) for ends in zip(lowers, edges, strict=False))
+    return replace(certificate(thresholds), windows=held)
+
+
 def decisions(q, d, margin=3.0, regions=None):
     """One row per q and d; the prediction is 'ant' where the margin is positive."""
     q, d, margin = np.broadcast_arrays(q, d, margin)
@@ -170,6 +178,33 @@ def test_the_region_alone_is_trusted_only_without_a_certificate():
     assert nothing.certificate.tolist() == [None] and nothing.score is not None
     papers = LaneRule(region=region()).apply(rows)
     assert (papers.lane.tolist(), papers.certified.tolist(), papers.score) == (["trusted"], [False], None)
+
+
+def test_windows_decide_what_is_trusted_and_the_region_no_longer():
+    rows = decisions([50, 50, 3, 1, 50], [0.9, 0.9, 0.9, 0.9, 0.9], [5.0, 2.0, 5.0, 0.1, -5.0])
+    in_region = LaneRule(certificate(), RELIABILITY, region=region()).apply(rows)
+    assert in_region.lane.tolist() == ["trusted", "trusted", "certified", "review", "trusted"]
+    judged = LaneRule(windows(0.97, 0.94), RELIABILITY, region=region()).apply(rows)
+    assert judged.score.round(3).tolist() == [0.977, 0.955, 0.923, 0.609, 0.977]
+    assert judged.lane.tolist() == ["trusted", "trusted", "certified", "review", "certified"]
+    assert judged.certified.tolist() == in_region.certified.tolist()
+    assert judged.reason[1] == (
+        "50 neighbours vouch for it; reliability 0.9554 reaches 0.9400, down to which 'ant' is certified at every "
+        "level of evidence"
+    )
+    assert judged.reason[4].endswith("reaches 0.8000, the certified threshold of 'bee'")
+    strict = LaneRule(windows(0.97, 0.94, thresholds=(0.96, np.inf)), RELIABILITY, region=region()).apply(rows)
+    assert strict.lane.tolist() == ["trusted", "review", "review", "review", "review"]  # whole windows only
+
+
+def test_windows_stand_alone_where_nothing_is_certified_on_average():
+    rows = decisions([50, 3, 50], [0.9, 0.9, 0.01], [5.0, 5.0, 5.0])
+    rule = LaneRule(windows(0.97, 0.94, thresholds=(np.inf, np.inf)), RELIABILITY, familiarity=0.05, region=region())
+    judged = rule.apply(rows)
+    assert judged.lane.tolist() == ["trusted", "review", "unfamiliar"]
+    assert judged.admitted.tolist() == [True, False, False] and not judged.certified.any()
+    assert judged.certificate.tolist() == [rule.certificate.identity] * 3
+    assert "is below 0.9400, down to which 'ant' is certified at every level" in judged.reason[1]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ export const html = htm.bind(h);
 
 // The lanes, the most reliable first: a sign (colour is never alone), and what may be done.
 export const LANES = {
-  trusted: { sign: "✓✓", advice: "You may act on it, also if your inputs have shifted." },
+  trusted: { sign: "✓✓", advice: "You may act on it." },
   certified: { sign: "✓", advice: "You may act on it while inputs look like those it was certified on." },
   review: { sign: "?", advice: "Have somebody look at it first." },
   unfamiliar: { sign: "○", advice: "Do not rely on it: the training data does not speak for this answer." },
