@@ -192,6 +192,7 @@ def _certificate(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any] | No
         "why_not": None if certificate.found else promise.why_not,
         "class_alphas": _by_name(certificate.class_alphas, names),
         "never_admitted": promise.never_admitted,
+        "answered_wrongly": [{"label": name, "n": n, "n_wrong": k} for name, k, n in promise.answered_wrongly],
         "groups": [{**_group(group, names), "lower_bound": group.lower_bound} for group in certificate.groups],
         "windows": [
             {**_group(one, names), "lower_bound": one.lower_bound, "from": one.lower, "below": one.upper}
