@@ -221,17 +221,17 @@ def test_a_file_that_is_not_finished_is_removed(tmp_path):
 
 
 def test_a_folder_has_one_writer(tmp_path):
-    with only_writer(tmp_path / "new" / "folder"):
-        with pytest.raises(CheckpointError, match="folder is being written by another process"):
-            only_writer(tmp_path / "new" / "folder")
-    with only_writer(tmp_path / "new" / "folder"):
+    folder = tmp_path / "new" / "folder"
+    with only_writer(folder), pytest.raises(CheckpointError, match="folder is being written by another process"):
+        only_writer(folder)
+    with only_writer(folder):
         pass
 
 
 def test_what_goes_wrong_in_writing_names_the_folder(tmp_path):
-    with pytest.raises(CheckpointError, match=r"cannot be written: full. Finished blocks are kept.") as raised:
-        with writing_to(tmp_path, " Finished blocks are kept."):
-            raise OSError("full")
+    said = r"cannot be written: full\. Finished blocks are kept\."
+    with pytest.raises(CheckpointError, match=said) as raised, writing_to(tmp_path, " Finished blocks are kept."):
+        raise OSError("full")
     assert str(tmp_path) in str(raised.value)
     with pytest.raises(ModelFileError), writing_to(tmp_path):  # an OSError of ours says already what is wrong
         raise ModelFileError("the manifest is damaged")
