@@ -131,10 +131,8 @@ def check_output(path: Path, source: str | None = None) -> None:
         raise InvalidInputError(f"The name of an output file must end in one of {known}. Got {path.name!r}.")
     if ending == ".parquet":
         _pyarrow()
-    folder = None if source is None else Path(source)
-    if folder is None or not folder.is_dir() or is_states_folder(folder):
-        return
-    if folder.resolve() in path.resolve().parents:
+    is_among = source is not None and Path(source).resolve() in path.resolve().parents
+    if source is not None and is_among and not is_states_folder(Path(source)):
         raise InvalidInputError(f"{path} is in {source}, where it would be read as input. Write it elsewhere.")
 
 

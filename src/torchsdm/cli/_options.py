@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-from click.core import ParameterSource
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.files import login_name
@@ -255,12 +254,6 @@ def resumable(count: Callable[[], int] = lambda: 0, what: str = "", place: Path 
         said = f"with {kept} kept: the same command resumes" if kept else "before there was anything to keep"
         click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted, {said}.", err=True)
         raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
-
-
-def given_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of options that were given, on the command line or in the settings file."""
-    context = click.get_current_context()
-    return {k: v for k, v in values.items() if context.get_parameter_source(k) is not ParameterSource.DEFAULT}
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:
