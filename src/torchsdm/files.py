@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic replacement, digests, strict JSON."""
+"""Files that are complete or absent: atomic replacement, one writer of a folder, digests, strict JSON."""
 
 from __future__ import annotations
 
@@ -8,10 +8,15 @@ import json
 import os
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
+from torchsdm.errors import CheckpointError, TorchSDMError
+
+LOCK_NAME = ".lock"  #: of the file that a folder's only writer holds
 TEMPORARY_PREFIX = ".writing-"  #: of unfinished files; the next write removes those that a crash left
 
 
@@ -51,6 +56,26 @@ def _replacing(path: Path) -> Iterator[Path]:
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+@contextmanager
+def writing_to(folder: Path, remedy: str = "") -> Iterator[None]:
+    """Name a folder in what goes wrong when it is written."""
+    try:
+        yield
+    except TorchSDMError:  # some are OSErrors, too
+        raise
+    except Timeout as error:
+        raise CheckpointError(f"{folder} is being written by another process.") from error
+    except OSError as error:
+        raise CheckpointError(f"{folder} cannot be written: {error}.{remedy}") from error
+
+
+def only_writer(folder: Path) -> AbstractContextManager[Any]:
+    """Lock a folder, which is created if missing, for one writer; the system releases it if we are killed."""
+    with writing_to(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(folder / LOCK_NAME).acquire(timeout=0)
 
 
 def remove_unfinished(directory: Path) -> None:

@@ -130,6 +130,9 @@ class Promise:
     classes: Sequence[Any]
     """The names of the classes."""
     never_admitted: Sequence[Any]
+    answered_wrongly: Sequence[tuple[Any, int, int]]
+    """True classes of whose certification points more get a wrong answer than alpha allows: name, how many, of how
+    many."""
     pools: Sequence[Sequence[Any]]
     """The classes of each pool, the largest pool first."""
     weakest: tuple[str, int, int, int] | None
@@ -148,8 +151,16 @@ class Promise:
 
     @property
     def sentence(self) -> str:
-        """What is promised, or why nothing is."""
-        return " ".join(filter(None, [self._on_average, self.at_every_level]))
+        """What is promised, and who pays for it; or why nothing is."""
+        return " ".join(filter(None, [self._on_average, self.at_every_level, self.left_out]))
+
+    @property
+    def left_out(self) -> str:
+        """The true classes that a promise about predictions or about all answers passes over; empty without any."""
+        worst = sorted(self.answered_wrongly, key=lambda one: one[1] / one[2], reverse=True)
+        said = ", ".join(f"{k} of {counted(n, 'point')} of class {name!r}" for name, k, n in worst[:_NAMED])
+        more = f", and too many of {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
+        return f"Of the certification points, it admits wrong answers to {said}{more}." if said else ""
 
     @property
     def at_every_level(self) -> str:

@@ -46,6 +46,7 @@ PROMISE = Promise(
     n_corrected=0,
     classes=["ham", "spam"],
     never_admitted=[],
+    answered_wrongly=[],
     pools=[],
     weakest=None,
     fewest=22,
@@ -75,6 +76,14 @@ def test_each_control_promises_what_it_covers_and_says_what_it_does_not(control)
     assert f"right at least 90 % of the time, {FOR_WHOM[control]}, on data like the 200" in promise.sentence
     alone = [limit for limit in limits(promise) if "on its own: it may be right less often than alpha" in limit]
     assert len(alone) == (control != "groups")
+
+
+def test_true_classes_that_pay_for_a_promise_are_named_the_worst_first():
+    promise = replace(PROMISE, answered_wrongly=[("ham", 3, 20), ("spam", 28, 57)])
+    said = "Of the certification points, it admits wrong answers to 28 of 57 points of class 'spam', 3 of 20 points"
+    assert f"{said} of class 'ham'." in promise.sentence and PROMISE.left_out == ""
+    many = replace(PROMISE, answered_wrongly=[(n, 5, 10) for n in range(7)])
+    assert many.left_out.endswith("of class 2, and too many of 4 more.")
 
 
 @pytest.mark.parametrize("found", [True, False])

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from torchsdm.data import BadRow, LabelledStates, is_states_folder
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, import_extra
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.files import whole_file
 from torchsdm.settings import REJECTED
@@ -131,10 +131,8 @@ def check_output(path: Path, source: str | None = None) -> None:
         raise InvalidInputError(f"The name of an output file must end in one of {known}. Got {path.name!r}.")
     if ending == ".parquet":
         _pyarrow()
-    folder = None if source is None else Path(source)
-    if folder is None or not folder.is_dir() or is_states_folder(folder):
-        return
-    if folder.resolve() in path.resolve().parents:
+    is_among = source is not None and Path(source).resolve() in path.resolve().parents
+    if source is not None and is_among and not is_states_folder(Path(source)):
         raise InvalidInputError(f"{path} is in {source}, where it would be read as input. Write it elsewhere.")
 
 
@@ -227,9 +225,5 @@ _WRITERS: dict[str, Callable[[IO[Any], Blocks, Like | None], None]] = {
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "report", "Writing Parquet") from error
-    return pyarrow
+    import_extra("pyarrow.parquet", "report", "Writing Parquet")
+    return import_extra("pyarrow", "report", "Writing Parquet")

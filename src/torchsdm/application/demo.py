@@ -101,10 +101,7 @@ def run_demo(output: str | Path, *, show: Callable[[str], Any], seed: int = 0) -
     ``show`` is called with each part of the story. ``seed`` is the classifier's; the texts stay the same.
     """
     output = Path(output)
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BackboneError(f"{output} cannot be written: {error}.") from error
+    output.mkdir(parents=True, exist_ok=True)
     texts = read_films()
     show(
         f"Learning from {len(texts['training']):,} film reviews (their first {MAX_TOKENS} tokens) with {_LM}, a "

@@ -6,7 +6,6 @@ import copy
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -58,11 +57,10 @@ def evaluate_model(
         if file is not None and training is None:
             raise InvalidInputError(f"A {name} set is used only with training data. Give those, too.")
     fitted_on = {name: file for name, file in {"training": training, **own}.items() if file is not None}
-    classifier = saved.classifier
-    if alpha is not None or len(classifier.models_[0].calibration.regions) > 1:
+    classifier, regions = saved.classifier, saved.classifier.models_[0].calibration.regions
+    if alpha is not None or len(regions) > 1:
         classifier = copy.copy(classifier)
-        first = classifier.models_[0].calibration.regions[0].alpha
-        classifier.recalibrate(alpha if alpha is not None else first)
+        classifier.recalibrate(regions[0].alpha if alpha is None else alpha)
     wanted = groups.split(",")
     if training is not None and isinstance(classifier, SDMEnsemble):
         raise InvalidInputError("An ensemble is compared only by its own rule. Leave the training data out.")
@@ -96,9 +94,9 @@ def evaluate_model(
     if training is not None:
         entrants += paper_entrants(parts.pop("training"), classifier, **parts, groups=wanted, name=called)
         entrants = _chosen(entrants, estimators)
-    chosen_alpha = classifier.models_[0].calibration.regions[0].alpha
+    asked = classifier.models_[0].calibration.regions[0].alpha
     unread = {name: len(rows) for name, rows in found.items()}
-    return Evaluation(entrants, states, chosen_alpha, {"model": str(saved.path)}, classifier, unread)
+    return Evaluation(entrants, states, asked, {"model": str(saved.path)}, classifier, unread)
 
 
 def _labels_of_texts(reading: Reading) -> list[Any] | None:
@@ -131,8 +129,8 @@ def _chosen(entrants: list[Entrant], names: Sequence[str]) -> list[Entrant]:
         if not any(name.lower() in one for one in called):
             known = ", ".join(dict.fromkeys(entrant.name for entrant in entrants))
             raise InvalidInputError(f"No estimator has {name!r} in its name. Choose from {known}.")
-    is_chosen = [not names or any(name.lower() in one for name in names) for one in called]
-    return list(compress(entrants, is_chosen))
+    chosen = [name.lower() for name in names] or [""]
+    return [one for one, full in zip(entrants, called, strict=True) if any(name in full for name in chosen)]
 
 
 def report_model(

@@ -9,7 +9,7 @@ import copy
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -149,23 +149,7 @@ class AnswerRequest:
         return 0 if inputs is None else len(inputs)
 
 
-@dataclass(frozen=True)
-class _Reading:
-    """What could be read of a request: states, and the inputs without."""
-
-    block: LabelledStates
-    bad: BadRows
-
-    def part(self, start: int, size: int) -> _Reading | None:
-        """Some of the inputs, numbered from 0 again; None if none of them could be read."""
-        numbers = np.asarray(self.block.numbers)  # ascending
-        first, last = np.searchsorted(numbers, [start, start + size])
-        if first == last:
-            return None
-        own = (numbers[first:last] - start).tolist()
-        renumbered = {number - start: one for number, one in self.bad.items() if start <= number < start + size}
-        bad = {number: replace(one, number=number, id=number) for number, one in renumbered.items()}
-        return _Reading(replace(self.block.take(range(first, last)), ids=own, numbers=own), bad)
+_Read: TypeAlias = tuple[LabelledStates, BadRows]  # what could be read of a request: states, and the inputs without
 
 
 def answer_requests(
@@ -181,22 +165,23 @@ def answer_requests(
     would be decided on now, and are no part of the stream. With ``texts``, explanations quote inputs and examples.
     """
     answers: list[list[Row] | TorchSDMError] = [[] for _ in requests]
-    readings: dict[int, _Reading] = {}
-    for number, read in sorted(_read(saved, requests).items()):
-        if isinstance(read, _Reading):
-            readings[number] = read
-        else:
-            answers[number] = read
+    found: dict[int, _Read] = {}
+    for numbers in _alike(requests):
+        for number, read in _read(saved, requests, numbers):
+            if isinstance(read, TorchSDMError):
+                answers[number] = read
+            else:
+                found[number] = read
 
     def alike(number: int) -> tuple[int, ...]:
         """Requests with the same are decided together; an explanation, which the guard only looks on, never is."""
-        shape = np.shape(readings[number].block.hidden_states)[1:]
+        shape = np.shape(found[number][0].hidden_states)[1:]
         return (number + 1, *shape) if requests[number].k else (0, *shape)
 
-    for _, run in groupby(readings, alike):
+    for _, run in groupby(sorted(found), alike):
         numbers = list(run)
         k = requests[numbers[0]].k
-        blocks = [readings[number].block for number in numbers]
+        blocks = [found[number][0] for number in numbers]
         block = join_states([LabelledStates(one.hidden_states, None, one.ids, one.texts) for one in blocks])
         watching = copy.copy(guard) if k else guard
         try:
@@ -206,18 +191,16 @@ def answer_requests(
             continue
         rest = iter(rows)
         for number in numbers:
-            reading = readings[number]
-            own = list(islice(rest, len(reading.block)))
-            parts = with_rejected([(reading.block.numbers or (), own)], reading.bad)
+            own, bad = found[number]
+            parts = with_rejected([(own.numbers or (), list(islice(rest, len(own))))], bad)
             answers[number] = [row for part in parts for row in part]
     return answers
 
 
-def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> dict[int, _Reading | TorchSDMError]:
-    """The states of each request that has inputs, by its number.
+def _alike(requests: Sequence[AnswerRequest]) -> Iterable[list[int]]:
+    """The numbers of the requests that have inputs, those together that are read together.
 
-    Texts without answers are read together, and so are texts with an answer for each; lists of numbers would not gain
-    by it. If they are refused together, they are read one by one: then only the culprits are told.
+    Texts without answers are, and so are texts with an answer for each; lists of numbers would not gain by it.
     """
     together: dict[Any, list[int]] = {}
     for number, request in enumerate(requests):
@@ -225,31 +208,39 @@ def _read(saved: SavedModel, requests: Sequence[AnswerRequest]) -> dict[int, _Re
         is_alone = request.texts is None or given is None or len(given) != len(request)
         if len(request):
             together.setdefault(number if is_alone else f"judged: {given is not request.texts}", []).append(number)
-    found: dict[int, _Reading | TorchSDMError] = {}
-    for numbers in together.values():
-        whole: _Reading | TorchSDMError | None = None
-        if len(numbers) > 1:
-            texts = [text for number in numbers for text in requests[number].texts or ()]
-            answers = [answer for number in numbers for answer in requests[number].answers or ()]
-            whole = _read_alone(saved, AnswerRequest(texts, answers or None))
-        start = 0
-        for number in numbers:
-            size = len(requests[number])
-            if isinstance(whole, TorchSDMError) and not isinstance(whole, InvalidInputError):
-                found[number] = whole  # no request's fault
-            else:
-                part = whole.part(start, size) if isinstance(whole, _Reading) else None
-                found[number] = part or _read_alone(saved, requests[number])
-            start += size
-    return found
+    return together.values()
 
 
-def _read_alone(saved: SavedModel, request: AnswerRequest) -> _Reading | TorchSDMError:
+def _read(
+    saved: SavedModel, requests: Sequence[AnswerRequest], numbers: Sequence[int]
+) -> Iterator[tuple[int, _Read | TorchSDMError]]:
+    """The states of some requests. If they are refused together, they are read one by one: only culprits are told."""
+    given = requests[numbers[0]]
+    if len(numbers) > 1:
+        texts = [text for number in numbers for text in requests[number].texts or ()]
+        answers = [answer for number in numbers for answer in requests[number].answers or ()]
+        given = AnswerRequest(texts, answers or None)
     bad: BadRows = {}
     try:
-        block = given_block(
-            saved, texts=request.texts, answers=request.answers, hidden_states=request.hidden_states, bad=bad
-        )
+        block = given_block(saved, texts=given.texts, answers=given.answers, hidden_states=given.hidden_states, bad=bad)
     except TorchSDMError as error:
-        return error
-    return _Reading(block, bad)
+        is_of_one = len(numbers) > 1 and isinstance(error, InvalidInputError)  # otherwise it is no request's fault
+        for number in numbers:
+            yield from _read(saved, requests, [number]) if is_of_one else [(number, error)]
+        return
+    if len(numbers) == 1:
+        yield numbers[0], (block, bad)
+        return
+    positions, start = np.asarray(block.numbers), 0  # ascending
+    for number in numbers:
+        stop = start + len(requests[number])
+        first, last = np.searchsorted(positions, [start, stop])
+        if first == last:
+            yield from _read(saved, requests, [number])
+        else:
+            own = (positions[first:last] - start).tolist()
+            found = {
+                n - start: replace(one, number=n - start, id=n - start) for n, one in bad.items() if start <= n < stop
+            }
+            yield number, (replace(block.take(range(first, last)), ids=own, numbers=own), found)
+        start = stop

@@ -24,7 +24,7 @@ from torchsdm.data import (
     StatesStore,
     states_of,
 )
-from torchsdm.errors import EmptyInputError, InvalidInputError, ModelFileError, Remedy
+from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import BlockReader
 from torchsdm.trust import DriftGuard
@@ -63,8 +63,6 @@ class SavedModel:
         ``SDMClassifier.load``.
         """
         path = Path(path)
-        if classifier is None and not path.is_dir():
-            raise ModelFileError(f"{path} is not a directory. Give the path that a model was saved to.")
         if classifier is None:
             classifier = load_classifier(path, device=device, verify=verify, backend=backend)
         text_classifier = None
@@ -249,10 +247,12 @@ class PieceReader:
 _LOGGER = logging.getLogger(__name__)
 
 
-def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
+def open_guard(
+    classifier: SDMClassifier | SDMEnsemble, path: Path | None = None, *, continued: bool = False
+) -> DriftGuard | None:
     """The guard of a model, continued from a file if that exists; None for an ensemble, which has none.
 
-    A guard of another model, or of this one before an update, is refused.
+    A guard of another model, or of this one before an update, is refused; if ``continued``, it is succeeded.
     """
     if isinstance(classifier, SDMEnsemble):
         if path is not None:
@@ -261,7 +261,12 @@ def open_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None
     if path is not None and not path.parent.is_dir():
         raise InvalidInputError(f"{path} cannot hold a drift guard: there is no directory {path.parent}.")
     fresh = DriftGuard.from_classifier(classifier)
-    return fresh if path is None or not path.exists() else DriftGuard.load(path, fresh.fingerprint)
+    if path is None or not path.exists():
+        return fresh
+    old = DriftGuard.load(path, None if continued else fresh.fingerprint)
+    if old.fingerprint != fresh.fingerprint:
+        _LOGGER.warning("%s belongs to another version of the model: its stream ends; an alarm stays", path)
+    return successor(old, fresh, "the model was changed while nobody watched")
 
 
 def guard_state(guard: DriftGuard) -> dict[str, Any]:
@@ -270,22 +275,11 @@ def guard_state(guard: DriftGuard) -> dict[str, Any]:
     return {**{name: getattr(guard, name) for name in names}, "resets": [vars(reset) for reset in guard.resets]}
 
 
-def continued_guard(classifier: SDMClassifier | SDMEnsemble, path: Path | None = None) -> DriftGuard | None:
-    """As ``open_guard``, but the guard of an earlier version of the model is succeeded by one of this version."""
-    fresh = open_guard(classifier)
-    if path is None or fresh is None or not path.exists():
-        return open_guard(classifier, path)
-    old = DriftGuard.load(path)
-    if old.fingerprint != fresh.fingerprint:
-        _LOGGER.warning("%s belongs to another version of the model: its stream ends; an alarm stays", path)
-    return successor(old, fresh, "the model was changed while nobody watched")
-
-
 def successor(old: DriftGuard | None, fresh: DriftGuard | None, reason: str) -> DriftGuard | None:
     """The guard that goes on after a change of the model: the old one, if the change does not concern it.
 
     Otherwise the stream ends, for the reason given, and the fresh guard begins another; an alarm stays.
     """
-    if old is None or fresh is None or old.fingerprint == fresh.fingerprint:
-        return fresh if old is None or fresh is None else old
-    return fresh.succeed(old, reason)
+    if old is None or fresh is None:
+        return fresh
+    return old if old.fingerprint == fresh.fingerprint else fresh.succeed(old, reason)

@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from filelock import FileLock, Timeout
 
 from torchsdm import __version__
 from torchsdm.application.answers import Row, answer_rows, example_row, with_rejected, write_rows
@@ -30,13 +29,21 @@ from torchsdm.application.saved_model import Piece, PieceReader, Reading, SavedM
 from torchsdm.cluster import RayBackend, device_type, map_in_order, portable
 from torchsdm.data import BadRow, BadRows, Columns, Place
 from torchsdm.errors import CheckpointError, EmptyInputError, InvalidInputError
-from torchsdm.files import file_digest, remove_unfinished, replace_file, strict_json
+from torchsdm.files import (
+    LOCK_NAME,
+    file_digest,
+    only_writer,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+    writing_to,
+)
 from torchsdm.hidden_states import Progress
 from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
-_JOB, _LOCK = "job.json", ".lock"
+_JOB = "job.json"
 
 
 @dataclass
@@ -104,7 +111,7 @@ def score_blocks(
     removes it once the rows are somewhere safe.
     """
     with ExitStack() as stack:
-        progress = stack.enter_context(Progress(None, "input"))
+        progress = stack.enter_context(Progress(unit="input", disable=None))
         stack.enter_context(suppress(EmptyInputError))  # no rows, no decisions
         reading = Reading(saved, source, columns, bad=None if strict else scores.bad, again=folder is not None)
         if backend is None:
@@ -129,7 +136,7 @@ def remove_finished(folder: Path) -> None:
     """Remove the folder of a job that is done."""
     if (folder / _JOB).is_file():
         remove_unfinished(folder)
-        for path in [*folder.glob("block-*.jsonl"), folder / _JOB, folder / _LOCK]:
+        for path in [*folder.glob("block-*.jsonl"), folder / _JOB, folder / LOCK_NAME]:
             path.unlink(missing_ok=True)
         folder.rmdir()
 
@@ -289,14 +296,7 @@ class _FinishedBlocks:
     @contextmanager
     def opened(cls, folder: Path, job: Mapping[str, Any]) -> Iterator[_FinishedBlocks]:
         """The folder of a job, which nobody else may write to; another job's is refused."""
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            held = FileLock(folder / _LOCK).acquire(timeout=0)  # the system releases it if we are killed
-        except Timeout as error:
-            raise CheckpointError(f"{folder} is being written by another process.") from error
-        except OSError as error:
-            raise CheckpointError(f"{folder} cannot be written: {error}.") from error
-        with held:
+        with only_writer(folder):
             text = strict_json(job)
             if not (folder / _JOB).exists():
                 replace_file(folder / _JOB, text.encode())
@@ -329,10 +329,8 @@ class _FinishedBlocks:
         ]
         lines = [{"numbers": answered.numbers, "bad": bad}, *answered.rows]
         text = "".join(f"{json.dumps(line, allow_nan=False, ensure_ascii=False)}\n" for line in lines)
-        try:
+        with writing_to(self.folder, " Finished blocks are kept."):
             replace_file(self._path(number), text.encode())
-        except OSError as error:
-            raise CheckpointError(f"{self.folder} cannot be written: {error}. Finished blocks are kept.") from error
 
     def _path(self, number: int) -> Path:
         return self.folder / f"block-{number:08d}.jsonl"

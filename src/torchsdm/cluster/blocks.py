@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import import_ray
-from torchsdm.matching import CentredPoints, Part
+from torchsdm.matching import CentredPoints
 from torchsdm.model import mapped_tensors
 from torchsdm.validation import Array, as_tensor
 
@@ -139,12 +139,6 @@ def even_parts(first: int, stop: int, n: int) -> list[tuple[int, int]]:
 def stretches(first: int, stop: int) -> list[tuple[int, int]]:
     """First and last row of each block, as few as there can be."""
     return even_parts(first, stop, -(-(stop - first) // BLOCK_ROWS)) if first < stop else []
-
-
-def part_of(start: int, block: Block, points: CentredPoints) -> Part:
-    """A block as matching takes it."""
-    labels, predictions = block.marks()
-    return Part(points, labels.to(torch.int64), predictions.to(torch.int64), start)
 
 
 def joined(blocks: Sequence[Block]) -> Block:

@@ -11,15 +11,15 @@ import threading
 import uuid
 import weakref
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import RayBackend, import_ray
-from torchsdm.cluster.blocks import Block, Recipe, part_of
+from torchsdm.cluster.blocks import Block, Recipe
 from torchsdm.errors import ClusterError, TorchSDMError
 from torchsdm.matching import CentredPoints, Found, Match, Part, RowIndex, Search, match
 from torchsdm.validation import Array, as_tensor, check_positive
@@ -36,17 +36,16 @@ T = TypeVar("T")
 class Batch:
     """Queries, as they travel."""
 
-    name: str
     queries: Array  # (n, M)
     predictions: Array  # (n,)
     exclude: Array | None = None  # (n,)
     k: int = 0
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
 
-    @classmethod
-    def of(cls, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Batch:
-        """Queries with a name of their own."""
-        own = None if exclude is None else exclude.numpy()
-        return cls(uuid.uuid4().hex, queries.numpy(), predictions.numpy(), own, k)
+    def asked(self, parts: tuple[Part, ...], ask: Callable[..., T]) -> T:
+        """What a search of parts answers, or the search itself."""
+        exclude = None if self.exclude is None else _tensor(self.exclude)
+        return ask(_tensor(self.queries), _tensor(self.predictions), parts, exclude, k=self.k)
 
 
 @dataclass(frozen=True)
@@ -73,7 +72,7 @@ class Shard:
     def find_first(self, state: StateName, batch: Batch, counts: bool, dropped: Sequence[str] = ()) -> Found:
         """Round one; ``counts`` says whether a second one follows, for which products are kept."""
         self._begin(dropped)
-        search = self._search(state, batch)
+        search = batch.asked(self._parts(state), Search)
         found = search.find_first()
         if counts:
             self.searches[state.name, batch.name] = search
@@ -88,7 +87,7 @@ class Shard:
         self._begin(dropped)
         search = self.searches.pop((state.name, batch.name), None)
         if search is None:  # lost, or it had to make room
-            search = self._search(state, batch)
+            search = batch.asked(self._parts(state), Search)
             search.find_first()
         n: Array = search.count_matches(*(_tensor(values) for values in boundary)).numpy()
         return n
@@ -96,8 +95,7 @@ class Shard:
     def match(self, state: StateName, batch: Batch, dropped: Sequence[str] = ()) -> Match:
         """Both rounds, as on one machine: no other shard has points."""
         self._begin(dropped)
-        exclude = None if batch.exclude is None else _tensor(batch.exclude)
-        return match(_tensor(batch.queries), _tensor(batch.predictions), self._parts(state), exclude, k=batch.k)
+        return batch.asked(self._parts(state), match)
 
     def find_rows(self, state: StateName, rows: Array, dropped: Sequence[str] = ()) -> dict[int, int]:
         """Which of some rows are here, each with its last support index."""
@@ -116,11 +114,6 @@ class Shard:
         for name in dropped:
             self.states.pop(name, None)
 
-    def _search(self, state: StateName, batch: Batch) -> Search:
-        exclude = None if batch.exclude is None else _tensor(batch.exclude)
-        parts = self._parts(state)
-        return Search(_tensor(batch.queries), _tensor(batch.predictions), parts, exclude, k=batch.k)
-
     def _parts(self, state: StateName) -> tuple[Part, ...]:
         if state.name not in self.states:
             self.states[state.name] = self._made(import_ray().get(state.recipe))
@@ -136,7 +129,8 @@ class Shard:
                 points = self.points.get(rows)
                 if points is None:
                     points = self.points[rows] = block.centred(centre)
-                part = self.parts[start, block] = part_of(start, block, points)
+                labels, predictions = (marks.to(torch.int64) for marks in block.marks())
+                part = self.parts[start, block] = Part(points, labels, predictions, start)
             parts.append(part)
         return tuple(parts)
 
@@ -189,10 +183,6 @@ class Shards:
         state = StateName(uuid.uuid4().hex, self._ray.put(recipe))
         weakref.finalize(state, self._dropped[shard].append, state.name).atexit = False
         return state
-
-    def put(self, value: Batch | Array) -> Any:
-        """Put queries or rows where all shards of a node read them."""
-        return self._ray.put(value)
 
     def ask(self, question: str, shard: int, state: StateName, *arguments: Any) -> Any:
         """Begin to ask a shard, by the name of a method of ``Shard``; ``gathered`` waits for answers."""

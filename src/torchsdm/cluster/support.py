@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.cluster.backend import Backend, as_backend
+from torchsdm.cluster.backend import Backend, as_backend, import_ray
 from torchsdm.cluster.blocks import BLOCK_ROWS, Block, HeldRows, Recipe, StoredRows, even_parts, joined, stretches
 from torchsdm.cluster.shards import Batch, Shards, StateName
 from torchsdm.matching import Found, IndexedRows, Match, Support, rows_at_once, with_part
@@ -183,19 +183,17 @@ class ShardedSupport(Support):
         """Every support point against all the others. Points pass through this process a batch at a time."""
         return _joined_matches(self._answers(self._own_batches()))
 
-    def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match:
-        return _joined_matches(self._answers(self._batches(queries, predictions, exclude, k)))
-
-    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        nobody = torch.full((len(queries),), -1)
-        found = _joined_matches(self._answers(self._batches(queries, nobody, None, k), counts=False))
-        return found.neighbor_distances, found.neighbor_indices
+    def _match(self, queries: Tensor, predictions: Tensor | None, exclude: Tensor | None, k: int) -> Match:
+        y_hat = torch.full((len(queries),), -1) if predictions is None else predictions
+        batches = self._batches(queries, y_hat, exclude, k)
+        return _joined_matches(self._answers(batches, counts=predictions is not None))
 
     def _batches(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Iterator[Batch]:
         size = self._state.rows_at_once
         for start in range(0, max(1, len(queries)), size):
             rows = slice(start, start + size)
-            yield Batch.of(queries[rows], predictions[rows], None if exclude is None else exclude[rows], k)
+            own = None if exclude is None else exclude[rows].numpy()
+            yield Batch(queries[rows].numpy(), predictions[rows].numpy(), own, k)
 
     def _own_batches(self) -> Iterator[Batch]:
         for start, one in zip(self._state.starts, self._state.placed, strict=False):
@@ -207,27 +205,24 @@ class ShardedSupport(Support):
 
         While some batches are in their second round, others are in their first.
         """
-        shards, names = self._state.shards, [(shard, name) for shard, (_, name) in self._state.known.items()]
-
-        def both_rounds() -> Iterator[tuple[None, list[Any]]]:
-            ((shard, name),) = names
-            for batch in batches:
-                yield None, [shards.ask("match", shard, name, shards.put(batch))]
-
-        def first_round() -> Iterator[tuple[Any, list[Any]]]:
-            for batch in batches:
-                there = shards.put(batch)
-                yield there, [shards.ask("find_first", shard, name, there, counts) for shard, name in names]
+        ray, shards = import_ray(), self._state.shards
+        names = [(shard, name) for shard, (_, name) in self._state.known.items()]
+        first_round = (
+            (there, [shards.ask("find_first", shard, name, there, counts) for shard, name in names])
+            for there in map(ray.put, batches)
+        )
 
         def second_round() -> Iterator[tuple[Found, list[Any]]]:
-            for there, found in shards.answered(first_round()):
+            for there, found in shards.answered(first_round):
                 firsts = Found.merged(found)
                 boundary = firsts.boundary_distance.numpy(), firsts.boundary_index.numpy()
                 asked = names if counts else ()
                 yield firsts, [shards.ask("count_matches", shard, name, there, boundary) for shard, name in asked]
 
         if self._state.is_on_one:
-            yield from (match for _, (match,) in shards.answered(both_rounds()))
+            ((shard, name),) = names
+            both_rounds = ((None, [shards.ask("match", shard, name, ray.put(batch))]) for batch in batches)
+            yield from (match for _, (match,) in shards.answered(both_rounds))
             return
         for firsts, numbers in shards.answered(second_round()):
             for n in numbers:
@@ -306,7 +301,7 @@ class RowsOnShards(IndexedRows):
         found: dict[int, int] = {}
         shards = self.state.shards
         rows = torch.cat([part.rows for part in wanted.parts])
-        there = shards.put(rows.numpy())
+        there = import_ray().put(rows.numpy())
         answers = [shards.ask("find_rows", shard, name, there) for shard, (_, name) in self.state.known.items()]
         for answer in shards.gathered(answers):
             found |= {row: max(place, found.get(row, -1)) for row, place in answer.items()}

@@ -9,36 +9,36 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock, Timeout
 from safetensors import SafetensorError, safe_open
 
 from torchsdm.data.documents import Document
 from torchsdm.data.labelled import StatesOrigin
 from torchsdm.data.source import MANIFEST_NAME
 from torchsdm.data.store import ExtractedStates, Make, block_name, read_block, write_block
-from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
+from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError
 from torchsdm.files import (
     describe_file,
     file_problem,
     is_file_entry,
+    only_writer,
     parse_json,
     remove_unfinished,
     replace_file,
     strict_json,
+    writing_to,
 )
 from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
 _FORMAT = "torchsdm-states"
 _FORMAT_VERSION = 1
-_LOCK_NAME = ".lock"
 
 
 class FolderWriter:
@@ -73,30 +73,16 @@ class FolderWriter:
         }
 
     def __enter__(self) -> FolderWriter:
-        with self._writing(), ExitStack() as undone:
-            self.directory.mkdir(parents=True, exist_ok=True)
-            self._lock = FileLock(self.directory / _LOCK_NAME)  # the system releases it if we are killed
-            self._lock.acquire(timeout=0)
-            undone.callback(self._lock.release)
+        with writing_to(self.directory), ExitStack() as held:
+            held.enter_context(only_writer(self.directory))
             self._manifest = self._resume()
             remove_unfinished(self.directory)
             self._write_manifest(self._manifest)  # before any block: files next to a manifest are ours
-            undone.pop_all()
+            self._held = held.pop_all()
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._lock.release()
-
-    @contextmanager
-    def _writing(self, kept: str = "") -> Iterator[None]:
-        try:
-            yield
-        except TorchSDMError:
-            raise
-        except Timeout as error:
-            raise CheckpointError(f"{self.directory} is being written by another process.") from error
-        except OSError as error:
-            raise CheckpointError(f"{self.directory} cannot be written: {error}.{kept}") from error
+        self._held.close()
 
     @property
     def shard_size(self) -> int:
@@ -120,7 +106,7 @@ class FolderWriter:
         """The states of the next documents, made if they are not stored, and listed in the manifest."""
         path = self.directory / block_name(self._origin, documents)
         stored = read_block(path)
-        states = make() if stored is None else stored.states
+        states = make() if stored is None else stored[0]
         if len(states) != len(documents):
             raise InvalidInputError(
                 f"The states of FolderWriter.add must have {len(documents)} rows. Got {len(states)}."
@@ -129,7 +115,7 @@ class FolderWriter:
         kept = ({name: getattr(one, name) for name in columns if getattr(one, name) is not None} for one in documents)
         lines = [json.dumps(example, ensure_ascii=False, allow_nan=False) for example in kept]
         examples = self.directory / f"examples-{self.n_finished:05d}.jsonl"
-        with self._writing(" Finished blocks are kept."):
+        with writing_to(self.directory, " Finished blocks are kept."):
             if stored is None:
                 write_block(path, states)
             replace_file(examples, "".join(f"{line}\n" for line in lines).encode())
@@ -198,10 +184,9 @@ class StatesFolder:
 
     def problem_of(self, shard: Mapping[str, Any], *, with_digest: bool = False) -> str | None:
         """What is wrong with the files of a block; None if nothing is."""
-        problems = (
-            file_problem(self.directory, shard[kind], with_digest=with_digest) for kind in ("states", "examples")
-        )
-        return next((problem for problem in problems if problem is not None), None)
+        entries = (shard[kind] for kind in ("states", "examples"))
+        problems = (file_problem(self.directory, entry, with_digest=with_digest) for entry in entries)
+        return next(filter(None, problems), None)
 
     def _check(self, shard: Mapping[str, Any], *, with_digest: bool) -> None:
         problem = self.problem_of(shard, with_digest=with_digest)

@@ -7,7 +7,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from pathlib import Path
@@ -156,25 +156,19 @@ def states_of(
     return _file_blocks(_Request(source, size, names, bad, width), needs_labels)
 
 
-@contextmanager
-def _file_errors(source: Source) -> Iterator[None]:
-    """Name the file in every error from reading it."""
+def _file_blocks(request: _Request, needs_labels: bool) -> Iterator[LabelledStates]:
+    """The blocks of a file, which every error names; nothing of a block is kept once the next is requested."""
+    source = request.source
     try:
         with source.errors():
-            yield
+            for block in _READERS[source.kind](request):
+                if block.labels is None and needs_labels:
+                    raise request.missing(request.names[1])
+                yield replace(block, labels=stripped_labels(block.labels))
     except TorchSDMError:
         raise
     except (OSError, EOFError, ValueError, RuntimeError, zlib.error, zipfile.BadZipFile, SafetensorError) as error:
         raise InvalidInputError(f"{source.name} cannot be read as {source.kind} data: {error}.") from error
-
-
-def _file_blocks(request: _Request, needs_labels: bool) -> Iterator[LabelledStates]:
-    """The blocks of a file; nothing of a block is kept once the next is requested."""
-    with _file_errors(request.source):
-        for block in _READERS[request.source.kind](request):
-            if block.labels is None and needs_labels:
-                raise request.missing(request.names[1])
-            yield replace(block, labels=stripped_labels(block.labels))
 
 
 # --- Rows: JSONL and Parquet -----------------------------------------------------------------------------------------

@@ -26,8 +26,7 @@ from safetensors.numpy import save
 
 from torchsdm.data.documents import Document
 from torchsdm.data.labelled import StatesOrigin
-from torchsdm.errors import CheckpointError
-from torchsdm.files import replace_file, strict_json
+from torchsdm.files import replace_file, strict_json, writing_to
 from torchsdm.validation import Array
 
 
@@ -47,11 +46,6 @@ class ExtractedStates:
     def __len__(self) -> int:
         return len(self.hidden_states)
 
-    @property
-    def arrays(self) -> dict[str, Array]:
-        """The arrays that are not None, by name."""
-        return {name: array for name, array in vars(self).items() if array is not None}
-
     @classmethod
     def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
         """The states of several blocks, one after the other."""
@@ -65,18 +59,10 @@ class ExtractedStates:
 
 
 Make = Callable[[], ExtractedStates]  # runs the language model
+_REMEDY = " Set TORCHSDM_CACHE (or cache=...) to a writable folder."
 
 
 # --- Blocks ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class StoredBlock:
-    """A block as it is stored."""
-
-    states: ExtractedStates
-    seconds: float = 0.0
-    """How long it took to extract, if stored."""
 
 
 def block_name(origin: StatesOrigin, documents: Sequence[Document]) -> str:
@@ -85,8 +71,8 @@ def block_name(origin: StatesOrigin, documents: Sequence[Document]) -> str:
     return f"{digest({'origin': origin.identity(), 'documents': content})}.safetensors"
 
 
-def read_block(path: Path) -> StoredBlock | None:
-    """A stored block; None if it is absent or damaged and has to be made."""
+def read_block(path: Path) -> tuple[ExtractedStates, float] | None:
+    """A stored block, and the seconds that it took to extract; None if it is absent or damaged and has to be made."""
     if not path.is_file():
         return None
     try:
@@ -95,14 +81,14 @@ def read_block(path: Path) -> StoredBlock | None:
             facts = archive.metadata()
         if facts["sha256"] != _content_digest(arrays):
             return None
-        return StoredBlock(ExtractedStates(**{"label_logits": None, **arrays}), float(facts.get("seconds", 0)))
+        return ExtractedStates(**{"label_logits": None, **arrays}), float(facts.get("seconds", 0))
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
 
 
 def write_block(path: Path, states: ExtractedStates, **facts: str) -> None:
     """Store a block atomically, with its digest."""
-    arrays = {name: np.ascontiguousarray(array) for name, array in states.arrays.items()}
+    arrays = {name: np.ascontiguousarray(array) for name, array in vars(states).items() if array is not None}
     replace_file(path, save(arrays, {**facts, "sha256": _content_digest(arrays)}))
 
 
@@ -156,15 +142,16 @@ class StatesStore:
                 stored = read_block(path)
                 if stored is None:
                     begin = time.perf_counter()
-                    stored = StoredBlock(make(), time.perf_counter() - begin)
-                    with self._writing():
-                        write_block(path, stored.states, seconds=str(stored.seconds))
-                    self.counts.n_extracted += len(stored.states)
+                    stored = make(), time.perf_counter() - begin
+                    with writing_to(self.directory, _REMEDY):
+                        write_block(path, stored[0], seconds=str(stored[1]))
+                    self.counts.n_extracted += len(stored[0])
+        states, seconds = stored
         self.counts.n_documents += len(documents)
-        self.counts.n_tokens += int(stored.states.n_tokens.sum())
-        self.counts.n_cut += int((stored.states.n_cut > 0).sum())
-        self.counts.seconds += stored.seconds
-        return stored.states
+        self.counts.n_tokens += int(states.n_tokens.sum())
+        self.counts.n_cut += int((states.n_cut > 0).sum())
+        self.counts.seconds += seconds
+        return states
 
     def has(self, origin: StatesOrigin, documents: Sequence[Document]) -> bool:
         """Whether there is a file of the states of some documents; only ``block`` finds out if it is damaged."""
@@ -178,27 +165,18 @@ class StatesStore:
         if stored is None:
             with self._locked(name):
                 stored = _read_origin(path) or make()
-                with self._writing():
+                with writing_to(self.directory, _REMEDY):
                     replace_file(path, strict_json(stored.to_json()).encode())
         return stored
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[None]:
         """Lock a name: another process that wants it waits, then finds it stored."""
-        with self._writing():
+        with writing_to(self.directory, _REMEDY):
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = FileLock(self.directory / f".{name}.lock").acquire()  # the system releases it if we are killed
         with lock:
             yield
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except OSError as error:
-            raise CheckpointError(
-                f"{self.directory} cannot be written: {error}. Set TORCHSDM_CACHE (or cache=...) to a writable folder."
-            ) from error
 
 
 def _read_origin(path: Path) -> StatesOrigin | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -89,8 +89,8 @@ class PromptEncoder:
 
     The spans after the first cover ``n_segments`` segments: the document's sentences or paragraphs, or the fields of
     the template. If there are more, neighbours are joined; if there are fewer, the whole sequence takes their place (a
-    repeated position does not change a maximum over positions). ``rendered`` is an earlier rendering of the prompt to
-    reuse: a chat template may write the date.
+    repeated position does not change a maximum over positions). If the prompt is the ``earlier`` one, it keeps its
+    rendering: a chat template may write the date.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class PromptEncoder:
         segments: str | None = None,
         n_segments: int = 0,
         chat_options: Mapping[str, Any] | None = None,
-        rendered: str | None = None,
+        earlier: PromptOrigin | None = None,
     ) -> None:
         self.tokenizer, self.prompt, self.use_chat = tokenizer, prompt, use_chat
         self.segments, self.n_segments = segments, n_segments
@@ -118,12 +118,12 @@ class PromptEncoder:
         self._controls = np.array(sorted(self._tokens), dtype=np.int64)
         self._spelled: dict[str, list[int]] = {}
         self._empty: list[int] | None = None  # the tokens of the prompt without a document
-        options = dict(chat_options or {})
-        self.rendered = self._render(options) if rendered is None else rendered
-        """The prompt as the model gets it, with a mark in place of each field."""
-        words = tuple(prompt.words.items())
-        self.origin = PromptOrigin(prompt.template, words, prompt.system, use_chat, options, self.rendered)
-        pieces = _MARKED.split(self.rendered)
+        words, options = tuple(prompt.words.items()), dict(chat_options or {})
+        asked = PromptOrigin(prompt.template, words, prompt.system, use_chat, options, "")
+        if earlier is None or replace(earlier, rendered="") != asked:
+            earlier = replace(asked, rendered=self._render(options))
+        self.origin = earlier
+        pieces = _MARKED.split(self.origin.rendered)
         self._literals, self._fields = pieces[0::2], pieces[1::2]
         if sorted(self._fields) != sorted(prompt.fields):
             raise InvalidInputError(

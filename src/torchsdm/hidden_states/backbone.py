@@ -279,7 +279,16 @@ class Backbone:
             raise BackboneError(
                 f"The language model {self.name!r} cannot read its tokenizer's tokens: {error}."
             ) from error
-        return _states_of(output, layer, last), logits, getattr(output, "past_key_values", None)
+        chosen = []
+        for number in layer if isinstance(layer, tuple) else (layer,):
+            states = (last,) if number == -1 else output.hidden_states
+            if not -len(states) <= number < len(states):
+                raise InvalidInputError(
+                    f"'layer' must be in {-len(states)}..{len(states) - 1} for this model. Got {number}."
+                )
+            chosen.append(states[number])
+        chosen_states = chosen[0] if len(chosen) == 1 else torch.cat(chosen, dim=-1)
+        return chosen_states, logits, getattr(output, "past_key_values", None)
 
     def _try_out(self) -> None:
         """Find out whether positions ignore later tokens and padding, and whether a beginning can be run once."""
@@ -342,19 +351,6 @@ def _output_layer_at(model: Any, positions: Tensor) -> Iterator[list[Tensor]]:
         yield seen
     finally:
         handle.remove()
-
-
-def _states_of(output: Any, layer: Layer, last: Tensor) -> Tensor:
-    """The states of a layer, or of several side by side."""
-    if isinstance(layer, tuple):
-        return torch.cat([_states_of(output, one, last) for one in layer], dim=-1)
-    if layer == -1:
-        return last
-    states = output.hidden_states
-    if not -len(states) <= layer < len(states):
-        raise InvalidInputError(f"'layer' must be in {-len(states)}..{len(states) - 1} for this model. Got {layer}.")
-    chosen: Tensor = states[layer]
-    return chosen
 
 
 @contextmanager

@@ -61,27 +61,16 @@ def pool(states: Tensor, spans: Sequence[Sequence[Span]], parts: Sequence[str]) 
     Each sequence has the same number P of spans, none of which reaches into its padding. Each span is reduced
     separately, so the result does not depend on what else is in the batch.
     """
-    # (B, L, H) -> (B, P, parts * H)
-    return torch.stack(
-        [
-            torch.stack([torch.cat([_part(sequence[start:end], part) for part in parts]) for start, end in of_sequence])
-            for sequence, of_sequence in zip(states, spans, strict=True)
-        ]
-    )
-
-
-def _part(states: Tensor, part: str) -> Tensor:
-    """One part of a span's states (n, H) -> (H,)."""
-    if part == "mean":
-        return states.float().mean(dim=0)
-    return states[0 if part == "first" else -1].float()
+    rows: list[Tensor] = []
+    for sequence, of_sequence in zip(states, spans, strict=True):
+        for start, end in of_sequence:
+            span = sequence[start:end].float()  # (n, H)
+            rows += [span.mean(dim=0) if part == "mean" else span[0 if part == "first" else -1] for part in parts]
+    return torch.cat(rows).reshape(len(states), len(spans[0]), -1)  # (B, P, parts * H)
 
 
 class Progress(tqdm):
-    """A bar on a terminal and nothing in a pipe, or nothing at all without ``shown``."""
-
-    def __init__(self, total: int | None, unit: str, description: str | None = None, *, shown: bool = True) -> None:
-        super().__init__(total=total, desc=description, unit=unit, disable=None if shown else True)
+    """A bar of tqdm; with ``disable=None`` it is shown on a terminal, and not in a pipe."""
 
     def skip(self, n: int) -> None:
         """Move on by n without work: what an earlier run did, or what need not be done."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import islice, tee
 from pathlib import Path
@@ -43,8 +44,7 @@ DECODER_DEPTH = 0.75  #: of a decoder's layers, where h is taken unless a layer 
 BLOCK = 512  #: documents that are tokenized, sorted by length, extracted and stored together
 _SHARD_SIZE = 1024
 
-Make = Callable[[], ExtractedStates]
-Keep = Callable[[Sequence[Document], Make], ExtractedStates]  # the states of a block, stored or made
+Keep = Callable[[Sequence[Document], Callable[[], ExtractedStates]], ExtractedStates]  # of a block, stored or made
 NumberedBlocks: TypeAlias = "Iterator[tuple[int, Sequence[Document]]]"
 Elsewhere: TypeAlias = "Callable[[BlockReader, NumberedBlocks], Iterator[tuple[int, ExtractedStates]]]"
 """Who extracts blocks in place of this process: the states of each, under its number, in order."""
@@ -150,8 +150,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         """Only the states of documents: a list of strings or of ``Document``, a table, a path or ``Documents``."""
         documents = self.as_documents(documents, answers)
         len(documents)  # checks all of them before the model is loaded
-        extraction = self._prepare()
-        blocks = self._blocks(documents, BLOCK, lambda _, make: make(), lambda: extraction)
+        blocks = self._blocks(BlockReader(self, self.origin(), documents.name), documents, BLOCK)
         return ExtractedStates.concatenate([states for _, states in blocks])
 
     def labelled_states(
@@ -199,14 +198,11 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         origin = self.origin() if store is None else self._stored_origin(store)
         self.keep_prompt(origin)
         reader = BlockReader(self, origin, documents.name, documents.has_labels)
-        keep = (lambda _, make: make()) if store is None else partial(store.block, reader.origin)
-        ahead = None
-        if elsewhere is not None:
-            is_stored = (lambda _: False) if store is None else partial(store.has, reader.origin)
-            ahead = _Ahead(elsewhere, reader, is_stored)
-        prepared = cache(self._prepare)
-        for block, states in self._blocks(documents, BLOCK, keep, prepared, description=description, ahead=ahead):
-            yield reader.labelled(block, states)
+        stored: dict[str, Any] = {}
+        if store is not None:
+            stored = {"keep": partial(store.block, origin), "has": partial(store.has, origin)}
+        blocks = self._blocks(reader, documents, BLOCK, elsewhere, description=description, **stored)
+        yield from (reader.labelled(block, states) for block, states in blocks)
 
     def unread_blocks(
         self, documents: Documents, bad: BadRows | None = None
@@ -250,19 +246,23 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         documents = self.as_documents(documents, answers)
         report = documents.report  # before the model is loaded: problems with the documents show at once
         earlier = folder_origin(directory)
-        extraction = self._prepare(None if earlier is None else earlier.prompt)
+        origin = self._prepare(None if earlier is None else earlier.prompt).origin
         facts = {
             "torchsdm": __version__,
             "torch": torch.__version__,
             "transformers": version("transformers"),
             "documents": documents.name,
         }
-        origin = extraction.origin
         with FolderWriter(directory, origin, report.fingerprint, len(documents), shard_size, facts) as folder:
             reader = BlockReader(self, origin, documents.name)
-            ahead = None if elsewhere is None else _Ahead(elsewhere, reader, folder.has)
             for _ in self._blocks(
-                documents, folder.shard_size, folder.add, lambda: extraction, skip=folder.n_finished, ahead=ahead
+                reader,
+                documents,
+                folder.shard_size,
+                elsewhere,
+                keep=folder.add,
+                has=folder.has,
+                skip=folder.n_finished,
             ):
                 pass  # each block is on disk now
             return {
@@ -285,19 +285,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     @property
     def backbone(self) -> Backbone:
         """The language model; loaded on first use."""
-        if isinstance(self.model, Backbone):
-            return self.model
-        if not isinstance(self.model, (str, Path)):
-            raise InvalidTypeError(
-                f"'model' of HiddenStateExtractor must be a name, a path or a Backbone. Got {self.model!r}."
-            )
-        settings: dict[str, Any] = {
-            name: getattr(self, name) for name in ("revision", "device", "dtype", "trust_remote_code")
-        }
-        if getattr(self, "_loaded_with", None) != (str(self.model), settings):
-            self._backbone = Backbone.load(self.model, **settings)
-            self._loaded_with = str(self.model), settings
-        return self._backbone
+        return self._prepare().backbone
 
     def origin(self) -> StatesOrigin:
         """Everything that affects the states; if it differs, states must not be mixed.
@@ -355,7 +343,7 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name not in ("_backbone", "_loaded_with")}
+        return {name: value for name, value in state.items() if name != "_resolved"}
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -367,7 +355,19 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     # ---------------------------------------------------------------- inside
 
     def _prepare(self, earlier: PromptOrigin | None = None) -> Extraction:
-        """Resolve all settings. A prompt that was rendered before keeps its rendering."""
+        """All settings resolved, again only if one has changed. A prompt that was rendered before stays as it was."""
+        settings = repr(self.get_params(deep=False))
+        earlier = earlier or getattr(self, "_kept_prompt", None)
+        resolved: tuple[str, PromptOrigin | None, Extraction] | None = getattr(self, "_resolved", None)
+        if (
+            resolved is None
+            or settings != resolved[0]
+            or earlier not in (None, resolved[1], resolved[2].encoder.origin)
+        ):
+            resolved = self._resolved = settings, earlier, self._resolve(earlier)
+        return resolved[2]
+
+    def _resolve(self, earlier: PromptOrigin | None) -> Extraction:
         caller = "HiddenStateExtractor"
         prompt = task_prompt(self.prompt, caller)
         if self.parts is not None:
@@ -385,7 +385,12 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         resolve_dtype(self.dtype, self.device)
         if self.max_tokens is not None:
             check_positive(self.max_tokens, "max_tokens", caller, integer=True)
-        backbone = self.backbone
+        backbone = self.model
+        if not isinstance(backbone, Backbone):
+            if not isinstance(backbone, (str, Path)):
+                raise InvalidTypeError(f"'model' of {caller} must be a name, a path or a Backbone. Got {backbone!r}.")
+            names = ("revision", "device", "dtype", "trust_remote_code")
+            backbone = Backbone.load(backbone, **{name: getattr(self, name) for name in names})
         has_prompt = prompt.template != "{document}" or prompt.system is not None
         use_chat = self.use_chat if self.use_chat is not None else has_prompt and backbone.has_chat_template
         if use_chat and not backbone.has_chat_template:
@@ -395,10 +400,6 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                 f"'max_tokens' of {caller} must be at most {backbone.position_limit}, the limit of {backbone.name}. "
                 f"Got {self.max_tokens}."
             )
-        earlier = earlier or getattr(self, "_kept_prompt", None)
-        options = dict(self.chat_options or {})
-        asked = PromptOrigin(prompt.template, tuple(prompt.words.items()), prompt.system, use_chat, options, "")
-        is_same = earlier is not None and replace(earlier, rendered="") == asked
         encoder = PromptEncoder(
             backbone.tokenizer,
             prompt,
@@ -408,8 +409,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
             scores_words=backbone.has_output_layer,
             segments=self.segments,
             n_segments=self.n_segments if self.segments is not None else 0,
-            chat_options=options,
-            rendered=earlier.rendered if earlier is not None and is_same else None,
+            chat_options=self.chat_options,
+            earlier=earlier,
         )
         parts = tuple(self.parts or (DECODER_PARTS if backbone.is_decoder else ENCODER_PARTS))
         layer: Layer = layers[0] if len(layers) == 1 else tuple(layers)
@@ -446,32 +447,44 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
 
     def _blocks(
         self,
+        reader: BlockReader,
         documents: Documents,
         size: int,
-        keep: Keep,
-        prepared: Callable[[], Extraction],
+        elsewhere: Elsewhere | None = None,
         *,
+        keep: Keep = lambda _, make: make(),
+        has: Callable[[Sequence[Document]], bool] = lambda _: False,
         skip: int = 0,
         description: str = "hidden states",
-        ahead: _Ahead | None = None,
     ) -> Iterator[tuple[Sequence[Document], ExtractedStates]]:
-        """Blocks of documents after the first ``skip``, each with its states, stored or made now: ``ahead`` or here."""
+        """Blocks of documents after the first ``skip``, each with its states, kept or made now: elsewhere, or here.
+
+        What is not kept is extracted elsewhere ahead of whoever asks for the blocks in order.
+        """
         n_done = min(skip * size, len(documents))
-        with Progress(len(documents), "doc", description, shown=self.verbose) as progress:
+        hidden = None if self.verbose else True
+        with Progress(desc=description, total=len(documents), unit="doc", disable=hidden) as progress:
             progress.skip(n_done)
             blocks: NumberedBlocks = enumerate(islice(documents.blocks(size), skip, None))
-            for number, block in blocks if ahead is None else ahead.watch(blocks):
+            made: Iterator[tuple[float, ExtractedStates | None]] = iter(())
+            if elsewhere is not None:
+                blocks, watched = tee(blocks)
+                made = elsewhere(reader, ((number, block) for number, block in watched if not has(block)))
+            latest: tuple[float, ExtractedStates | None] = (-1, None)  # that was made elsewhere
+            for number, block in blocks:
 
                 def make(number: int = number, block: Sequence[Document] = block) -> ExtractedStates:
-                    states = None if ahead is None else ahead.take(number)
-                    if states is None:
-                        return prepared().extract(block, progress.update, documents.name)  # loads the model if need be
-                    progress.update(len(states))
-                    return states
+                    nonlocal latest
+                    while latest[0] < number:
+                        latest = next(made, (math.inf, None))
+                    if latest[0] != number or latest[1] is None:  # here, or it seemed to be kept and is damaged
+                        return reader.extraction.extract(block, progress.update, documents.name)
+                    progress.update(len(latest[1]))
+                    return latest[1]
 
                 yield block, keep(block, make)
                 n_done += len(block)
-                progress.skip(n_done - progress.n)  # documents that were stored already
+                progress.skip(n_done - progress.n)  # documents that were kept already
 
 
 @dataclass(frozen=True)
@@ -490,8 +503,7 @@ class BlockReader:
 
         The states of a document differ in their last bits with what else is in its block, so a block is never cut.
         """
-        self.extractor.keep_prompt(self.origin)
-        extraction = self.extractor._prepare()
+        extraction = self.extractor._prepare(self.origin.prompt)
         difference = self.origin.difference(extraction.origin)
         if difference is not None:
             raise BackboneError(
@@ -522,28 +534,3 @@ class BlockReader:
             [document.place for document in block],
             [document.number for document in block],
         )
-
-
-class _Ahead:
-    """Has blocks that are not stored extracted elsewhere, ahead of whoever asks for them in order."""
-
-    def __init__(
-        self, elsewhere: Elsewhere, reader: BlockReader, is_stored: Callable[[Sequence[Document]], bool]
-    ) -> None:
-        self._elsewhere, self._reader, self._is_stored = elsewhere, reader, is_stored
-
-    def watch(self, blocks: NumberedBlocks) -> NumberedBlocks:
-        """The same blocks, which from now on are also read from here."""
-        blocks, ours = tee(blocks)
-        missing = ((number, block) for number, block in ours if not self._is_stored(block))
-        self._made = self._elsewhere(self._reader, missing)
-        self._next: tuple[int, ExtractedStates] | None = None
-        return blocks
-
-    def take(self, number: int) -> ExtractedStates | None:
-        """The states of a block; None if it seemed to be stored, and so was not extracted."""
-        while self._next is None or self._next[0] < number:
-            self._next = next(self._made, None)
-            if self._next is None:
-                return None
-        return self._next[1] if self._next[0] == number else None

@@ -14,7 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Depends
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, Field, WithJsonSchema
 from pydantic_core import to_json
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -24,6 +24,7 @@ from torchsdm.application import AnswerRequest
 from torchsdm.errors import InvalidInputError
 from torchsdm.service.failures import JSONAnswer
 from torchsdm.service.routes import HEADER_LENGTH, REFUSALS, ServingModel, StrictRequest, StrictRoute, refusals
+from torchsdm.service.schemas import StrictBody
 from torchsdm.service.serving import Served
 
 _NUMPY = {"BOOL": "?", "INT64": "<i8", "FP64": "<f8", "FP32": "<f4"}
@@ -32,33 +33,29 @@ _NUMPY = {"BOOL": "?", "INT64": "<i8", "FP64": "<f8", "FP32": "<f4"}
 Parameters = Annotated[dict[str, Any], BeforeValidator(lambda given: {} if given is None else given)]
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class Tensor(_Strict):
+class Tensor(StrictBody):
     """A tensor: name, shape, type of its elements, and the elements, row by row; nested lists are taken, too."""
 
     name: str
     shape: list[Annotated[int, Field(ge=0)]]
     datatype: str
-    parameters: Parameters = {}
+    parameters: Parameters = Field({})
     data: Annotated[list[Any] | None, WithJsonSchema({"type": "array"})] = None
 
 
-class OutputWanted(_Strict):
+class OutputWanted(StrictBody):
     """A requested output."""
 
     name: str
-    parameters: Parameters = {}
+    parameters: Parameters = Field({})
 
 
-class InferRequest(_Strict):
+class InferRequest(StrictBody):
     """Inputs to decide on."""
 
     id: str | None = None
     model_name: str | None = Field(None, description="As in the path; KServe's client repeats it.")
-    parameters: Parameters = {}
+    parameters: Parameters = Field({})
     inputs: list[Tensor]
     outputs: list[OutputWanted] | None = Field(None, description="By default all.")
 

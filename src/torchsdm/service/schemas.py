@@ -27,13 +27,13 @@ Key = Annotated[
 ]
 
 
-class _Strict(BaseModel):
+class StrictBody(BaseModel):
     """A request: a key that is not known is an error, since it may be a known one misspelt."""
 
     model_config = ConfigDict(extra="forbid")
 
 
-class Inputs(_Strict):
+class Inputs(StrictBody):
     """Inputs: texts, with answers if those are judged, or hidden states."""
 
     texts: Texts | None = Field(None, description="One text for each input.")
@@ -94,7 +94,7 @@ class GuardAnswer(_Answer):
     guard: Record | None
 
 
-class GuardReset(_Strict):
+class GuardReset(StrictBody):
     """Restart the guard's stream."""
 
     reason: StrictStr = Field(description="Why, for the log of changes.")
@@ -123,7 +123,7 @@ class AddCalibration(_Examples):
     what: Literal["add_calibration"]
 
 
-class Relabel(_Strict):
+class Relabel(StrictBody):
     """Change the labels of examples, in whichever set has them."""
 
     what: Literal["relabel"]
@@ -132,14 +132,14 @@ class Relabel(_Strict):
     allow_new_labels: StrictBool = Field(False, description="Allow labels outside the model's classes.")
 
 
-class Remove(_Strict):
+class Remove(StrictBody):
     """Remove examples, from whichever set has them."""
 
     what: Literal["remove"]
     ids: Ids
 
 
-class _Calibration(_Strict):
+class _Calibration(StrictBody):
     alpha: float | list[float] | dict[str, float] | None = Field(
         None, description="Target accuracy: one, several, or one for each class. Default: as before."
     )
@@ -153,14 +153,14 @@ class Recalibrate(_Calibration):
     what: Literal["recalibrate"] = "recalibrate"
 
 
-class Undo(_Strict):
+class Undo(StrictBody):
     """Undo the last change, or the last several in one request; or undo an undo."""
 
     what: Literal["undo"]
     version: Annotated[StrictInt, Field(ge=1)] = Field(description="The version that the change made.")
 
 
-class _Signed(_Strict):
+class _Signed(StrictBody):
     """What every change has."""
 
     who: StrictStr = Field(description="Who makes it.")
@@ -181,7 +181,7 @@ class RecalibrateRequest(_Signed, _Calibration):
     """Recompute the region."""
 
 
-class PreviewRequest(_Strict):
+class PreviewRequest(StrictBody):
     """Changes to try; nothing is written."""
 
     changes: list[Annotated[Edit, Field(discriminator="what")]] = Field(min_length=1)

@@ -31,9 +31,9 @@ from torchsdm.application import (
     answer_requests,
     calibration_map,
     change_requests,
-    continued_guard,
     example_row,
     guard_state,
+    open_guard,
     signal_histograms,
     successor,
     summary,
@@ -138,7 +138,7 @@ class Serving:
         live = LiveModel.open(path, who="sdm serve", writable=writable, exclusive=False, **opening)
         if not writable:
             _LOGGER.warning("%s cannot be written: the model is not changed, reviews last until the service ends", path)
-        guard = continued_guard(live.snapshot.saved.classifier, guard_file)
+        guard = open_guard(live.snapshot.saved.classifier, guard_file, continued=True)
         if guard is not None and guard_file is not None:
             guard.save(guard_file)  # a file that cannot be written is an error at the start
         return live, self._served(live.snapshot, guard)
@@ -222,7 +222,7 @@ class Serving:
         old, snapshot = self.served, self.live.snapshot
         if snapshot.saved is old.saved:
             return
-        new = self._served(snapshot, continued_guard(snapshot.saved.classifier))
+        new = self._served(snapshot, open_guard(snapshot.saved.classifier))
         _decide_once(new, with_texts=new.extractor is not old.extractor)
 
         def switch() -> None:

@@ -60,6 +60,7 @@ on until something is certified. On data of another kind nothing is promised.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -98,6 +99,7 @@ from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share
 from torchsdm.wording import Promise, threshold_reason
 
+_LATER = ("class_alphas", "chances", "windows", "class_errors")  # fields that are stored only if there is anything
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 
 
@@ -190,6 +192,8 @@ class Certificate:
     """By control, the chance of a certificate that calibration estimated, if the control was chosen by it ('auto')."""
     windows: tuple[WindowCheck, ...] = ()
     """What is certified at every level of evidence: of each prediction the windows that hold, the surest first."""
+    class_errors: tuple[tuple[int, int], ...] = ()
+    """Of each true class, its certification points, and on how many of them a wrong answer is admitted."""
 
     @property
     def target(self) -> Target:
@@ -278,6 +282,13 @@ class Certificate:
             "never_admitted": [names[c] for c in np.flatnonzero(np.isinf(self.thresholds)).tolist()],
             "pools": [[names[c] for c in pool] for pool in sorted(self.pools, key=len, reverse=True)],
             "weakest": self._weakest(class_names),
+            "answered_wrongly": [
+                (name, k, n)
+                for name, (n, k), alpha in zip(
+                    names, self.class_errors, by_number(self.target, len(self.thresholds)), strict=False
+                )
+                if k > (1 - alpha) * n
+            ],
             "windows": {
                 names[c]: sum(one.class_number == c and one.lower >= lowest for one in self.windows)
                 for c, lowest in enumerate(self.window_thresholds.tolist())
@@ -313,9 +324,7 @@ class Certificate:
         thresholds = [float(value) if np.isfinite(value) else None for value in self.thresholds]
         checks = {name: [_group_json(check) for check in getattr(self, name)] for name in ("groups", "windows")}
         plain = {**asdict(self), "thresholds": thresholds, **checks}
-        return {
-            name: plain[name] for name in plain if plain[name] or name not in ("class_alphas", "chances", "windows")
-        }
+        return {name: plain[name] for name in plain if plain[name] or name not in _LATER}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Certificate:
@@ -326,10 +335,11 @@ class Certificate:
             for name, of in (("groups", GroupCheck), ("windows", WindowCheck))
         }
         alphas = tuple(stored.get("class_alphas", ()))
+        checks["class_errors"] = tuple(map(tuple, stored.get("class_errors", ())))
         found = cls(**{**stored, "thresholds": np.array(thresholds), **checks, "class_alphas": alphas})
         for one in (check_fields(found, apart=("thresholds",)), *map(check_fields, (*found.groups, *found.windows))):
             counts = [value for name, value in vars(one).items() if name.startswith("n_") and value is not None]
-            if any(count < 0 for count in counts):
+            if any(count < 0 for count in (*counts, *itertools.chain(*found.class_errors))):
                 raise InvalidInputError(f"A count of a certificate must not be negative. Got {one}.")
         if not 0 < found.u <= 1:
             raise InvalidInputError(f"'u' of a certificate must be in (0, 1]. Got {found.u!r}.")
@@ -435,7 +445,16 @@ def certify(
         windows=windows,
         **_differing(target),
     )
+    certificate = replace(certificate, class_errors=_class_errors(certificate, certification))
     return _with_advice(certificate, calibration, terms) if advice and not certificate.found else certificate
+
+
+def _class_errors(certificate: Certificate, sample: ScoredSample) -> tuple[tuple[int, int], ...]:
+    asked = sample.predictions, sample.score, sample.eligible
+    admitted = certificate.admits(*asked) | certificate.trusts(*asked)
+    wrong, known = admitted & (sample.labels != sample.predictions), sample.labels >= 0
+    n, k = (np.bincount(sample.labels[of], minlength=len(certificate.thresholds)) for of in (known, known & wrong))
+    return tuple(zip(n.tolist(), k.tolist(), strict=True)) if admitted.any() else ()
 
 
 @dataclass(frozen=True)

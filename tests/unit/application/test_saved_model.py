@@ -9,7 +9,7 @@ import pytest
 
 from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier
-from torchsdm.application import continued_guard, guard_state, successor
+from torchsdm.application import guard_state, open_guard, successor
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(200) % 2
@@ -59,10 +59,10 @@ def test_an_alarm_outlives_a_change_until_it_is_reset(classifier, changed):
 
 def test_a_kept_guard_of_an_earlier_version_is_succeeded(classifier, changed, tmp_path):
     file = tmp_path / "guard.json"
-    assert continued_guard(classifier, file).n_seen == 0  # there is none yet
+    assert open_guard(classifier, file, continued=True).n_seen == 0  # there is none yet
     old = DriftGuard.from_classifier(classifier)
     classifier.decide(FAR, guard=old)
     old.save(file)
-    assert continued_guard(classifier, file).to_json() == old.to_json()
-    new = continued_guard(changed, file)
+    assert open_guard(classifier, file, continued=True).to_json() == old.to_json()
+    new = open_guard(changed, file, continued=True)
     assert new.raised and new.n_seen == 0 and new.fingerprint != old.fingerprint

@@ -51,7 +51,7 @@ STATES = [state("a", (0, 7), (30, 60)), state("b", (7, 30))]
 
 
 def asked(k=0):
-    return Batch.of(QUERIES, ASKED, None, k)
+    return Batch(QUERIES.numpy(), ASKED.numpy(), None, k)
 
 
 def boundary_of(firsts):

@@ -147,8 +147,8 @@ def test_a_chat_template_that_writes_the_time_is_rendered_once(tmp_path):
     assert classifier(TEXTS[:3]) == first
     classifier.save(tmp_path / "model")
     assert SDMTextClassifier.load(tmp_path / "model")(TEXTS[:3]) == first
-    other = HiddenStateExtractor(backbone, "Is it good? {document}")
-    assert other.origin() != other.origin()  # else this test would say nothing
+    one, other = (HiddenStateExtractor(backbone, "Is it good? {document}") for _ in range(2))
+    assert one.origin() == one.origin() != other.origin()  # else this test would say nothing
 
 
 def test_updates_by_text(fitted, tmp_path):

@@ -343,7 +343,7 @@ def test_a_damaged_block_is_made_anew(damage, cache, directory):
     states = cache().states(documents)
     before = {name: (directory / name).read_bytes() for name in blocks_of(directory)}
     damaged = sorted(before)[1]
-    n_rows = len(store_module.read_block(directory / damaged).states)
+    n_rows = len(store_module.read_block(directory / damaged)[0])
     damage(directory / damaged)
     second = cache()
     assert_same(second.states(documents), states)

@@ -385,10 +385,14 @@ def test_options_are_variables_of_the_chat_template():
 def test_a_rendering_can_be_used_again():
     """A chat template may write the date, and states of two days must not differ by it."""
     tokenizer = with_template("Today is {{ today }}. {{ messages[0]['content'] }}")
-    first = encoder(tokenizer, "Good? {document}", use_chat=True, chat_options={"today": "Monday"})
-    again = encoder(tokenizer, "Good? {document}", use_chat=True, rendered=first.rendered)
+    options = {"today": "Monday"}
+    first = encoder(tokenizer, "Good? {document}", use_chat=True, chat_options=options)
+    on_tuesday = with_template("Today is Tuesday. {{ messages[0]['content'] }}")
+    again = encoder(on_tuesday, "Good? {document}", use_chat=True, chat_options=options, earlier=first.origin)
     assert again.encode([Document("A film.", 0)]) == first.encode([Document("A film.", 0)])
     assert first.encode([Document("A film.", 0)])[0].ids == plain_ids(BYTE_LEVEL, "Today is Monday. Good? A film.")
+    other = encoder(on_tuesday, "Good? {document}", use_chat=True, chat_options={}, earlier=first.origin)
+    assert other.origin.rendered.startswith("Today is Tuesday.")
 
 
 # --- Chat templates that cannot be used ------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from scipy import stats
 
 from torchsdm.core import GroupCounts
 from torchsdm.errors import InvalidInputError, TorchSDMError
-from torchsdm.trust import ScoredSample, can_certify, certify
+from torchsdm.trust import Certificate, ScoredSample, can_certify, certify
 from torchsdm.trust._path import ThresholdPath, allowed_errors, group_counts, of_prediction
 from torchsdm.trust._walk import lower_bounds, p_values
 from torchsdm.wording import percent
@@ -436,3 +436,32 @@ def test_all_together_takes_one_alpha():
 def test_each_class_needs_points_for_its_own_target(counts, control, expected):
     """0.9^22 <= 0.1 and 0.8^11 <= 0.1, but not with a point less."""
     assert can_certify(np.array(counts), alpha=(0.9, 0.8), delta=0.1, control=control) is expected
+
+
+# --- Who is left out -------------------------------------------------------------------------------------------------
+
+
+def test_true_classes_are_counted_whose_points_get_wrong_answers():
+    """A rare class that is never predicted: every promise about predictions passes over it."""
+    calibration, certification = draw(3000, 0, low=0.96), draw(3000, 1, low=0.96)
+    rng = np.random.default_rng(2)
+    rare = [rng.random(len(one)) < 0.02 for one in (calibration, certification)]
+    samples = [
+        dataclasses.replace(one, labels=np.where(chosen, 2, one.labels))
+        for one, chosen in zip((calibration, certification), rare, strict=True)
+    ]
+    found = certify(*samples, 3, alpha=0.9, control="predictions")
+    admitted = found.admits(certification.predictions, certification.score, certification.eligible)
+    labels = samples[1].labels
+    wrong = admitted & (labels != certification.predictions)
+    assert found.class_errors == tuple((int((labels == c).sum()), int((wrong & (labels == c)).sum())) for c in range(3))
+    n, k = found.class_errors[2]
+    assert k > n / 2
+    said = found.holds_for(["ham", "spam", "virus"])
+    assert "It never admits 'virus'." in said and f"wrong answers to {k} of {n} points of class 'virus'." in said
+    assert "class 'ham'" not in said  # of it few enough are answered wrongly
+    restored = Certificate.from_json(json.loads(json.dumps(found.to_json())))
+    assert restored.class_errors == found.class_errors
+    refused = {**found.to_json(), "class_errors": [[5, -1]]}
+    with pytest.raises(InvalidInputError, match="must not be negative"):
+        Certificate.from_json(refused)
