@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from enum import Enum
+from importlib import import_module
 from typing import Any
 
 _LONGEST = 2000  # characters of a text
@@ -109,6 +110,14 @@ class MissingExtraError(TorchSDMError, ImportError):
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(f"{purpose} needs {package}, which is not installed. Run: pip install 'torchsdm[{extra}]'")
+
+
+def import_extra(module: str, extra: str, purpose: str) -> Any:
+    """A module that an extra installs; without it, an error that says how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise MissingExtraError(module.partition(".")[0], extra, purpose) from error
 
 
 class SDMWarning(_Advising, UserWarning):

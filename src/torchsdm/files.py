@@ -1,4 +1,4 @@
-"""Files that are complete or absent: atomic replacement, digests, strict JSON."""
+"""Files that are complete or absent: atomic replacement, one writer of a folder, digests, strict JSON."""
 
 from __future__ import annotations
 

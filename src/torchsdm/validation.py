@@ -201,8 +201,10 @@ def check_choice(value: Any, choices: Sequence[Any], name: str, caller: str) -> 
         raise InvalidInputError(f"'{name}' of {caller} must be one of {listed}. Got {value!r}.")
 
 
-def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool, empty: bool = False) -> Tensor:
-    """Hidden states (N, D) or (N, positions, D) as a finite tensor that shares memory with X if possible.
+def check_hidden_states(
+    estimator: Any, X: Any, caller: str, *, reset: bool, empty: bool = False, pooled: bool = False
+) -> Tensor:
+    """Hidden states (N, D) or, unless ``pooled``, (N, positions, D) as a finite tensor that shares memory if possible.
 
     With ``reset`` the estimator stores the width (``n_features_in_``); without, X must have it. With ``empty``, X may
     have no rows; an empty list is then as good as an array (0, D).
@@ -233,6 +235,10 @@ def check_hidden_states(estimator: Any, X: Any, caller: str, *, reset: bool, emp
             options: Any = {"dtype": "numeric", "ensure_all_finite": False, "ensure_min_samples": 0 if empty else 1}
             states = as_tensor(validate_data(estimator, X, reset=reset, **options), "X", caller)
     check_finite(states, "X", caller)
+    if pooled and states.ndim != 2:
+        raise InvalidInputError(
+            f"'X' of {caller} must have shape (N, D). Got {tuple(states.shape)}; pool the positions first."
+        )
     if reset:
         estimator.input_ndim_ = states.ndim
     elif states.ndim != getattr(estimator, "input_ndim_", states.ndim):

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: replacing, leftovers, digests, entries, strict JSON."""
+"""Files that are whole or not there: replacing, one writer, leftovers, digests, entries, strict JSON."""
 
 from __future__ import annotations
 
@@ -9,15 +9,18 @@ import os
 import numpy as np
 import pytest
 
+from torchsdm.errors import CheckpointError, ModelFileError
 from torchsdm.files import (
     describe_file,
     file_digest,
     file_problem,
     is_file_entry,
+    only_writer,
     remove_unfinished,
     replace_file,
     strict_json,
     whole_file,
+    writing_to,
 )
 
 needs_posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX")
@@ -215,3 +218,20 @@ def test_a_file_that_is_not_finished_is_removed(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert names(tmp_path) == []
+
+
+def test_a_folder_has_one_writer(tmp_path):
+    folder = tmp_path / "new" / "folder"
+    with only_writer(folder), pytest.raises(CheckpointError, match="folder is being written by another process"):
+        only_writer(folder)
+    with only_writer(folder):
+        pass
+
+
+def test_what_goes_wrong_in_writing_names_the_folder(tmp_path):
+    said = r"cannot be written: full\. Finished blocks are kept\."
+    with pytest.raises(CheckpointError, match=said) as raised, writing_to(tmp_path, " Finished blocks are kept."):
+        raise OSError("full")
+    assert str(tmp_path) in str(raised.value)
+    with pytest.raises(ModelFileError), writing_to(tmp_path):  # an OSError of ours says already what is wrong
+        raise ModelFileError("the manifest is damaged")

@@ -20,7 +20,7 @@ from typing import IO, Any, TypeAlias
 import numpy as np
 
 from torchsdm.data import BadRow, LabelledStates, is_states_folder
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, import_extra
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.files import whole_file
 from torchsdm.settings import REJECTED
@@ -225,9 +225,5 @@ _WRITERS: dict[str, Callable[[IO[Any], Blocks, Like | None], None]] = {
 
 
 def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "report", "Writing Parquet") from error
-    return pyarrow
+    import_extra("pyarrow.parquet", "report", "Writing Parquet")
+    return import_extra("pyarrow", "report", "Writing Parquet")

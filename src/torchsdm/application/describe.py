@@ -8,7 +8,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from torchsdm.arithmetic import compile_loops, loops_in_use
 from torchsdm.core import GroupAccuracy, HighReliabilityRegion
 from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
+from torchsdm.evaluation import installed_version
 from torchsdm.hidden_states import cache_directory, find_model
 from torchsdm.model import Calibration, SDMModel, number_or_none
 from torchsdm.validation import Array
@@ -36,7 +37,7 @@ def describe_installation() -> dict[str, Any]:
         "torchsdm": __version__,
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
-        "packages": {name: _version(name) for name in ("torch", "numpy", "scikit-learn", "safetensors")},
+        "packages": {name: installed_version(name) for name in ("torch", "numpy", "scikit-learn", "safetensors")},
         "compiled_loops": loops_in_use(),
         "devices": devices(),
         "threads": torch.get_num_threads(),
@@ -87,7 +88,7 @@ def devices() -> list[str]:
 def extra(name: str) -> dict[str, Any]:
     """The packages of an extra with their versions; None if missing."""
     found = (_REQUIREMENT.match(one) for one in requires("torchsdm") or [])
-    packages = {match["name"]: _version(match["name"]) for match in found if match and match["extra"] == name}
+    packages = {match["name"]: installed_version(match["name"]) for match in found if match and match["extra"] == name}
     is_complete = all(value is not None for value in packages.values())
     return {"packages": packages, "install": None if is_complete else f"pip install 'torchsdm[{name}]'"}
 
@@ -102,13 +103,6 @@ def told_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
     for one in caught:
         if (one.category, getattr(one.message, "what", None)) not in later:
             warnings.showwarning(one.message, one.category, one.filename, one.lineno)
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
 
 
 _OF_CERTIFICATE = (

@@ -19,7 +19,7 @@ from torchsdm.core import Decisions
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.estimators import given_part
 from torchsdm.labels import LabelCodes, count_classes
-from torchsdm.training import TrainingData
+from torchsdm.training import Part, TrainingData
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -67,7 +67,7 @@ def training_data(estimator: Any, states: Tensor, y: Any, calibration: Any, call
     given = check_hidden_states(estimator, calibration.hidden_states, caller, reset=False)
     given_labels = check_label_array(calibration.labels, caller)
     check_same_length(len(given), given_labels, "y", caller)
-    return TrainingData(states, numbers, given, LabelCodes(classes).encode(given_labels, caller)), classes
+    return TrainingData(states, numbers, Part.whole(given, LabelCodes(classes).encode(given_labels, caller))), classes
 
 
 def require_fitted(estimator: Any, learned: str, method: str = "decide") -> None:

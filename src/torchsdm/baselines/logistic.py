@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.base import BaseEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
@@ -16,7 +17,7 @@ from torchsdm.training import tuned_regression
 from torchsdm.validation import Array
 
 
-class TunedLogisticModel:
+class TunedLogisticModel(BaseEstimator):
     """A multinomial logistic regression on standardised states, its penalty chosen by cross-validation.
 
     1. ``fit`` standardises each dimension and chooses the penalty by the log-loss over five folds;
@@ -59,7 +60,7 @@ class TunedLogisticModel:
         return logits
 
 
-class LogisticModel:
+class LogisticModel(BaseEstimator):
     """A multinomial logistic regression on standardised states; a row's logits are the same in any batch.
 
     Parameters

@@ -93,7 +93,7 @@ class CalibratedThreshold(DecidingClassifier):
         """
         caller = f"{type(self).__name__}.fit"
         self._check_parameters(caller)
-        states = self._check_states(X, caller, reset=True)
+        states = check_hidden_states(self, X, caller, reset=True, pooled=True).float()
         data, self.classes_ = training_data(self, states, y, calibration, caller)
         settings = TrainingSettings(len(self.classes_), calibration_size=float(self.calibration_size))
         self.random_seed_ = draw_seed(self.random_state, type(self).__name__)
@@ -115,7 +115,9 @@ class CalibratedThreshold(DecidingClassifier):
     def decide(self, X: ArrayLike) -> Decisions:
         """Decide on each input: the label, and whether its score reaches the threshold."""
         require_fitted(self, "thresholds_")
-        logits, p, score = self._answer(self._check_states(X, f"{type(self).__name__}.decide", reset=False))
+        caller = f"{type(self).__name__}.decide"
+        states = check_hidden_states(self, X, caller, reset=False, pooled=True).float()
+        logits, p, score = self._answer(states)
         admitted_at = score[:, None] >= self.thresholds_  # (N, 1) >= (A,) -> (N, A)
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, p, admitted_at, score=score)
 
@@ -133,14 +135,6 @@ class CalibratedThreshold(DecidingClassifier):
     def _check_parameters(self, caller: str) -> None:
         check_alphas(self.alpha, caller)
         check_share(self.calibration_size, "calibration_size", caller)
-
-    def _check_states(self, X: Any, caller: str, *, reset: bool) -> Tensor:
-        states = check_hidden_states(self, X, caller, reset=reset)
-        if states.ndim != 2:
-            raise InvalidInputError(
-                f"'X' of {caller} must have shape (N, D). Got {tuple(states.shape)}; pool the positions first."
-            )
-        return states.float()
 
 
 @dataclass(eq=False, repr=False)

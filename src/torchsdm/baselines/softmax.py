@@ -96,19 +96,6 @@ _MAX_STEPS = 200  # bisection alone needs fewer than 100, Newton's method fewer 
 _TOLERANCE = 1e-13
 
 
-def leads(logits: Array, labels: Array) -> Array:
-    """``d_ic = z_ic - z_iy`` (N, C) in float64: how far each class leads the true one."""
-    z = np.asarray(logits, dtype=np.float64)
-    return z - np.take_along_axis(z, np.asarray(labels)[:, None], axis=1)
-
-
-def negative_log_likelihood(logits: Array, labels: Array, temperature: float) -> float:
-    """``mean_i -log softmax(z_i / T)_y``, to full precision even where the probability is almost 1."""
-    d = leads(logits, labels) / temperature
-    largest = d.max(axis=1, keepdims=True)
-    return float(np.mean(largest[:, 0] + np.log(np.exp(d - largest).sum(axis=1))))
-
-
 def fit_temperature(logits: Array, labels: Array) -> float:
     """The temperature T > 0 with the smallest NLL on logits (N, C) and class numbers (N,).
 
@@ -120,7 +107,8 @@ def fit_temperature(logits: Array, labels: Array) -> float:
         raise InvalidInputError(
             "'logits' of fit_temperature must have calibration points. Got none; set some of the data aside."
         )
-    d = leads(logits, labels)
+    z = np.asarray(logits, dtype=np.float64)
+    d = z - np.take_along_axis(z, np.asarray(labels)[:, None], axis=1)
     scale = float(np.abs(d).max())
     if scale == 0:
         return 1.0

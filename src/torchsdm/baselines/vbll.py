@@ -16,7 +16,7 @@ from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.base import require_fitted
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
-from torchsdm.errors import MissingExtraError, TrainingError
+from torchsdm.errors import TrainingError, import_extra
 from torchsdm.training import Learner, LossRecord, Part, TrainingSettings, Use, random_generator
 from torchsdm.validation import (
     Array,
@@ -189,10 +189,7 @@ def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
 
 def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
     """The layer from the vbll package; its generative one supports only diagonal covariances."""
-    try:
-        import vbll
-    except ImportError as error:
-        raise MissingExtraError("vbll", "baselines", "VBLLClassifier") from error
+    vbll = import_extra("vbll", "baselines", "VBLLClassifier")
     layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
     return layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
 
@@ -244,7 +241,8 @@ class VBLLLearner(Learner):
         with self._own_randomness():
             for batch in order.split(self.settings.batch_size):
                 self._step(self.train.states(batch), self.train.labels[batch], number)
-        features = (self._features(block) for block in self.calibration.blocks())
+        with torch.no_grad():
+            features = [self.network(block.to(self.device)) for block in self.calibration.blocks()]
         probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
         true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
         return LossRecord(self.number, number, float(-_log(true).mean()), time.perf_counter() - start)
@@ -265,11 +263,6 @@ class VBLLLearner(Learner):
         loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
         self.optimizer.step()
-
-    @torch.no_grad()
-    def _features(self, hidden_states: Tensor) -> Tensor:
-        features: Tensor = self.network(hidden_states.to(self.device))
-        return features
 
 
 def _elu(values: Tensor) -> Tensor:

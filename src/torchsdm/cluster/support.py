@@ -183,13 +183,10 @@ class ShardedSupport(Support):
         """Every support point against all the others. Points pass through this process a batch at a time."""
         return _joined_matches(self._answers(self._own_batches()))
 
-    def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match:
-        return _joined_matches(self._answers(self._batches(queries, predictions, exclude, k)))
-
-    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        nobody = torch.full((len(queries),), -1)
-        found = _joined_matches(self._answers(self._batches(queries, nobody, None, k), counts=False))
-        return found.neighbor_distances, found.neighbor_indices
+    def _match(self, queries: Tensor, predictions: Tensor | None, exclude: Tensor | None, k: int) -> Match:
+        y_hat = torch.full((len(queries),), -1) if predictions is None else predictions
+        batches = self._batches(queries, y_hat, exclude, k)
+        return _joined_matches(self._answers(batches, counts=predictions is not None))
 
     def _batches(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Iterator[Batch]:
         size = self._state.rows_at_once

@@ -8,7 +8,7 @@ at: the round begins again from the last one that came back. No file system need
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import Backend, Lost, RayBackend, answer_of, as_backend, check_losses
-from torchsdm.training import Callback, Learner, Round, Run, RunningRound, Training, part_of
+from torchsdm.training import Callback, Learner, Part, Round, Run, RunningRound, Training, TrainingData, part_of
 from torchsdm.validation import Array, as_tensor
 
 # Ray must not begin a lost task again: it knows only the first state. A task waits until we have taken its last epoch.
@@ -115,18 +115,24 @@ class _Shared:
 
     @classmethod
     def of(cls, training: Training) -> _Shared:
-        values = {one.name: getattr(training.data, one.name) for one in fields(training.data)}
-        tensors = {name: value.cpu().contiguous() for name, value in values.items() if value is not None}
+        parts = {"": training.data, "calibration:": training.data.calibration}
+        values = {
+            f"{of}{name}": one for of, part in parts.items() if part is not None for name, one in vars(part).items()
+        }
+        tensors = {name: one.cpu().contiguous() for name, one in values.items() if isinstance(one, Tensor)}
         arrays = {
             name: (tensor.flatten().view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
             for name, tensor in tensors.items()
         }
         empty = torch.empty(0)
-        return cls(replace(training, data=type(training.data)(empty, empty)), arrays)
+        return cls(replace(training, data=TrainingData(empty, empty)), arrays)
 
     def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
-        data = {
+        tensors = {
             name: as_tensor(array, name, "train_rounds").view(dtype).view(shape)
             for name, (array, dtype, shape) in self.arrays.items()
         }
-        return replace(self.training, data=type(self.training.data)(**data)).resume(number, state)
+        given = part_of(tensors, "calibration")
+        calibration = Part(**given) if given else None
+        data = TrainingData(tensors["hidden_states"], tensors["labels"], calibration, tensors.get("rows"))
+        return replace(self.training, data=data).begin(number, state)

@@ -17,7 +17,7 @@ from torchsdm.core.activation import (
     sdm_losses,
 )
 from torchsdm.core.adaptor import Adaptor, Encoded, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
-from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide
+from torchsdm.core.decision import Decisions, SDMDecisions, decide
 from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
 from torchsdm.core.region import (
     HighReliabilityRegion,
@@ -33,13 +33,12 @@ from torchsdm.core.region import (
     smallest,
     target_of,
 )
-from torchsdm.core.signals import ClassEcdfs, Familiarity, Signals, dkw_epsilon, effective_sample_sizes, log_odds
+from torchsdm.core.signals import ClassEcdfs, Familiarity, dkw_epsilon, effective_sample_sizes, log_odds
 
 __all__ = [
     "SOFTMAX_DISTANCE_QUANTILE",
     "SOFTMAX_SIMILARITY",
     "Adaptor",
-    "CalibrationScores",
     "ClassEcdfs",
     "Decisions",
     "Encoded",
@@ -53,7 +52,6 @@ __all__ = [
     "SDMDecisions",
     "SDMLogActivation",
     "SDMLoss",
-    "Signals",
     "Target",
     "by_number",
     "capped",

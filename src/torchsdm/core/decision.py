@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -13,8 +12,9 @@ from torch import Tensor
 
 from torchsdm.core.activation import log_activation, rescaled_similarity
 from torchsdm.core.region import HighReliabilityRegion, Target
-from torchsdm.core.signals import ClassEcdfs, Signals, distance_quantile_band, dkw_epsilon, effective_sample_sizes
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, MissingSignalError
+from torchsdm.core.signals import ClassEcdfs, dkw_epsilon, effective_sample_sizes
+from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingSignalError, import_extra
+from torchsdm.matching import Match
 from torchsdm.validation import Array
 from torchsdm.wording import counted
 
@@ -72,12 +72,9 @@ class Decisions:
         logits: Array,
         probabilities: Array,
         admitted_at: Array,
-        *,
-        score: Array | None = None,
-        set_sizes: Array | None = None,
-        member: Array | None = None,
+        **optional: Any,
     ) -> Decisions:
-        """Decisions from probabilities (N, C) and what a rule admits, (N, A) for ascending alphas."""
+        """Decisions from probabilities (N, C), what a rule admits, (N, A) for ascending alphas, and optional fields."""
         y_hat = logits.argmax(axis=1)
         return Decisions(
             classes=classes,
@@ -87,9 +84,7 @@ class Decisions:
             probabilities=probabilities,
             confidence=np.take_along_axis(probabilities, y_hat[:, None], axis=1)[:, 0],
             logits=logits,
-            score=score,
-            set_sizes=set_sizes,
-            member=member,
+            **optional,
         )
 
     @staticmethod
@@ -158,28 +153,26 @@ class Decisions:
         value is a dictionary by label. The command and the service write the same rows
         (``torchsdm.application.decision_schema``).
         """
-        columns = self._written()
-        keys = {name: [str(key) for key in self._keys(name).tolist()] for name in columns}
-        return [
-            {
-                name: dict(zip(keys[name], value, strict=True)) if isinstance(value, list) else _plain(value)
-                for name, value in zip(columns, row, strict=True)
-            }
-            for row in zip(*(column.tolist() for column in columns.values()), strict=True)
-        ]
+        columns: dict[str, list[Any]] = {}
+        for name, values, keys in self._written():
+            if values.ndim == 2:
+                names = [str(key) for key in keys.tolist()]
+                columns[name] = [dict(zip(names, row, strict=True)) for row in values.tolist()]
+            elif values.dtype.kind == "f":
+                columns[name] = np.where(np.isfinite(values), values, np.array(None)).tolist()
+            else:
+                columns[name] = values.tolist()
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
     def to_pandas(self) -> Any:
         """A data frame with one row per input; per-class values get a column per class, as ``probabilities[label]``."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("pandas", "report", "Decisions.to_pandas") from error
+        pd = import_extra("pandas", "report", "Decisions.to_pandas")
         columns: dict[str, Array] = {}
-        for name, value in self._written().items():
-            if value.ndim == 1:
-                columns[name] = value
+        for name, values, keys in self._written():
+            if values.ndim == 1:
+                columns[name] = values
             else:
-                columns |= {f"{name}[{key}]": value[:, c] for c, key in enumerate(self._keys(name).tolist())}
+                columns |= {f"{name}[{key}]": values[:, c] for c, key in enumerate(keys.tolist())}
         return pd.DataFrame(columns)
 
     def _at(self, column: Array) -> dict[str, Any]:
@@ -188,10 +181,6 @@ class Decisions:
         admission = _admission("admitted", self.admitted_at[:, column], alphas)
         return {"alphas": alphas, **dict.fromkeys(("set_sizes", *_LANES)), **admission}
 
-    def _keys(self, name: str) -> Array:
-        """What the columns of a two-dimensional field stand for."""
-        return self.alphas if name.endswith("_at") else self.classes
-
     def _columns(self) -> Iterator[tuple[str, Array]]:
         """The fields with one value per row."""
         for field in fields(self):
@@ -199,10 +188,11 @@ class Decisions:
             if field.name not in ("classes", "alphas") and value is not None:
                 yield field.name, value
 
-    def _written(self) -> dict[str, Array]:
-        """The columns of a written row."""
-        columns = {"prediction" if name == "predictions" else name: values for name, values in self._columns()}
-        return {**columns, "magnitude": self.magnitude}
+    def _written(self) -> Iterator[tuple[str, Array, Array]]:
+        """The fields of a written row, each with what the columns of a two-dimensional one stand for."""
+        for name, values in (*self._columns(), ("magnitude", self.magnitude)):
+            keys = self.alphas if name.endswith("_at") else self.classes
+            yield "prediction" if name == "predictions" else name, values, keys
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -269,29 +259,22 @@ class SDMDecisions(Decisions):
         return super()._at(column) | lower | {name: values.numpy() for name, values in band.items()}
 
 
-@dataclass(frozen=True)
-class CalibrationScores:
-    """What decisions need from the calibration set: each point's q' and true class, and the eCDFs of its distances."""
-
-    rescaled_similarity: Tensor
-    labels: Tensor
-    ecdfs: ClassEcdfs
-
-
 def decide(
     logits: Tensor,
-    signals: Signals,
-    calibration: CalibrationScores,
+    match: Match,
+    ecdfs: ClassEcdfs,
+    calibration_rescaled_similarity: Tensor,
+    calibration_labels: Tensor,
     regions: Sequence[HighReliabilityRegion],
     classes: Array,
 ) -> SDMDecisions:
-    """Decide on points from their logits and signals; all in float64, each row independent of the batch."""
-    z, q, d = logits.double(), signals.similarity, signals.distance_quantile
+    """Decide on points from their logits and what they match; all in float64, each row independent of the batch."""
+    z, q, d = logits.double(), match.similarity, ecdfs.distance_quantile(match.nearest_distance)
     y_hat = z.argmax(dim=1)
     probabilities = log_activation(z, q, d).exp()
     confidence = probabilities.gather(1, y_hat[:, None]).squeeze(1)
     q_rescaled = rescaled_similarity(q, confidence)
-    sizes = effective_sample_sizes(calibration.rescaled_similarity, calibration.labels, q_rescaled, z.shape[1])
+    sizes = effective_sample_sizes(calibration_rescaled_similarity, calibration_labels, q_rescaled, z.shape[1])
 
     regions = sorted(regions, key=lambda region: region.alpha)
     bands, admitted_at, admitted_lower_at = [], [], []
@@ -307,15 +290,15 @@ def decide(
             shown[admits] = position
 
     columns = {
-        "out_of_distribution": signals.out_of_distribution,
+        "out_of_distribution": (q == 0) | (d == 0),
         "probabilities": probabilities,
         "confidence": confidence,
         "logits": logits,
         "similarity": q,
-        "nearest_distance": signals.nearest_distance,
-        "nearest_index": signals.nearest_index,
+        "nearest_distance": match.nearest_distance,
+        "nearest_index": match.nearest_index,
         "distance_quantile": d,
-        "class_distance_quantile": calibration.ecdfs.class_distance_quantile(signals.nearest_distance, y_hat),
+        "class_distance_quantile": ecdfs.class_distance_quantile(match.nearest_distance, y_hat),
         "rescaled_similarity": q_rescaled,
         "effective_sample_sizes": sizes,
         **{name: torch.stack([band[name] for band in bands]).gather(0, shown[None])[0] for name in bands[0]},
@@ -331,15 +314,11 @@ def decide(
     )
 
 
-def largest_admitting_alpha(admitted_at: Array, alphas: Array) -> Array:
-    """The largest alpha that admits each row (N,), NaN if none does."""
-    return np.where(admitted_at.any(axis=1), np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
-
-
 def _admission(kind: str, admitted_at: Array, alphas: Array) -> dict[str, Any]:
-    """The three fields of one kind of admission, 'admitted' or 'admitted_lower'."""
-    largest = largest_admitting_alpha(admitted_at, alphas)
-    return {kind: ~np.isnan(largest), f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
+    """The three fields of one kind, 'admitted' or 'admitted_lower', from what each alpha admits (N, A)."""
+    admitted = admitted_at.any(axis=1)
+    largest = np.where(admitted, np.where(admitted_at, alphas, -np.inf).max(axis=1), np.nan)
+    return {kind: admitted, f"{kind}_alpha": largest, f"{kind}_at": admitted_at}
 
 
 def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dict[str, Tensor]:
@@ -355,7 +334,7 @@ def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dic
         epsilon = epsilons.gather(0, of_class[y_hat].T)[0]
     else:
         epsilon = dkw_epsilon(sizes, target)
-    d_lower, d_upper = distance_quantile_band(d, epsilon)
+    d_lower, d_upper = (d - epsilon).clamp(min=0.0), (d + epsilon).clamp(max=1.0)
     confidence_lower, confidence_upper = (
         log_activation(z, q, end).exp().gather(1, y_hat).squeeze(1) for end in (d_lower, d_upper)
     )
@@ -367,7 +346,3 @@ def _band(target: Target, z: Tensor, q: Tensor, d: Tensor, sizes: Tensor) -> dic
         "confidence_upper": confidence_upper,
         "rescaled_similarity_lower": rescaled_similarity(q, confidence_lower),
     }
-
-
-def _plain(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

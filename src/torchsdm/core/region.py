@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -181,10 +181,7 @@ class HighReliabilityRegion:
         q_rescaled = as_tensor(rescaled_similarity, "rescaled_similarity", caller).double()
         y_hat = as_tensor(predictions, "predictions", caller, kind="integer", like=q_rescaled)
         p = as_tensor(confidence, "confidence", caller, like=q_rescaled).double()
-        thresholds = self.thresholds.to(q_rescaled.device)
-        if not self.found:
-            return torch.zeros_like(y_hat, dtype=torch.bool)
-        return (q_rescaled >= self.min_rescaled_similarity) & (p >= thresholds[y_hat])
+        return (q_rescaled >= self.min_rescaled_similarity) & (p >= self.thresholds.to(p.device)[y_hat])
 
     def explain(self, class_names: Sequence[Any] | None = None) -> str | None:
         """What a user should know before relying on the region, or None if there is nothing to say."""
@@ -296,7 +293,7 @@ class _SortedPoints:
         return best_candidates(self.rescaled_similarity, self.truth, self.labels, alphas, min_class_count)
 
     def region(self, n: int, target: Target) -> HighReliabilityRegion:
-        """The region of the candidate with n points."""
+        """The region of the candidate with n points; with none, that of no candidate."""
         thresholds = torch.full((self.n_classes,), torch.inf, dtype=torch.float64)
         counts = self.class_counts(n)
         by_class = self.truth[:n][np.argsort(self.labels[:n], kind="stable")]
@@ -304,25 +301,14 @@ class _SortedPoints:
             if len(values):
                 index = threshold_index(len(values), target_of(target, c))
                 thresholds[c] = np.partition(values, index)[index]
-        lowest = float(self.rescaled_similarity[n - 1])
-        return _region(target, lowest, thresholds, torch.from_numpy(counts))
+        lowest = float(self.rescaled_similarity[n - 1]) if n else math.inf
+        class_alphas = target if isinstance(target, tuple) else ()
+        found = (smallest(target), lowest, thresholds, torch.from_numpy(counts))
+        return HighReliabilityRegion(*found, class_alphas=class_alphas)
 
     def class_counts(self, n: int) -> Array:
         """How many of the first n points each class has (C,)."""
         return np.bincount(self.labels[:n], minlength=self.n_classes).astype(np.int64)
-
-
-def _region(
-    target: Target,
-    min_rescaled_similarity: float,
-    thresholds: Tensor,
-    class_counts: Tensor,
-    **failure: Any,
-) -> HighReliabilityRegion:
-    """A region for a target."""
-    differing = target if isinstance(target, tuple) else ()
-    found = (smallest(target), min_rescaled_similarity, thresholds, class_counts)
-    return HighReliabilityRegion(*found, class_alphas=differing, **failure)
 
 
 def best_candidates(
@@ -385,10 +371,9 @@ def _no_region(
     A candidate that holds for one alpha holds for every smaller one, so bisection finds the largest; with a target for
     each class, the largest number that all of them could be limited to.
     """
-    nothing = torch.full((points.n_classes,), torch.inf, dtype=torch.float64)
-    no_counts = torch.zeros(points.n_classes, dtype=torch.int64)
+    nothing = points.region(0, target)
     if not fewest_failing:  # no point with q' > 0
-        return _region(target, math.inf, nothing, no_counts, failed_classes=tuple(range(points.n_classes)))
+        return replace(nothing, failed_classes=tuple(range(points.n_classes)))
     low, high, reached = 0.5, largest(target), 0
     for _ in range(_ALPHA_STEPS):
         middle = (low + high) / 2
@@ -402,6 +387,6 @@ def _no_region(
     below = (nearest.thresholds < asked) | (nearest.class_counts < max(1, min_class_count))
     failed = tuple(torch.nonzero(below).squeeze(1).tolist())
     if not reached:
-        return _region(target, math.inf, nothing, no_counts, failed_classes=failed)
-    reaching = {"largest_alpha": low, "largest_alpha_counts": tuple(points.class_counts(reached).tolist())}
-    return _region(target, math.inf, nothing, no_counts, failed_classes=failed, **reaching)
+        return replace(nothing, failed_classes=failed)
+    counts = tuple(points.class_counts(reached).tolist())
+    return replace(nothing, failed_classes=failed, largest_alpha=low, largest_alpha_counts=counts)

@@ -18,7 +18,6 @@ import torch
 from torch import Tensor
 
 from torchsdm.errors import EmptyClassWarning, InvalidInputError, warn_user
-from torchsdm.matching import Match
 from torchsdm.validation import Array, ArrayLike, as_tensor, check_alpha
 
 
@@ -108,7 +107,7 @@ class ClassEcdfs:
         0 for a class without points.
         """
         quantile = torch.zeros_like(nearest_distance, dtype=torch.float64)
-        of_classes = rows_by_class(classes, self.n_classes)
+        of_classes = rows_by_class(classes, len(self.sorted_distances))
         for distances, rows in zip(self.sorted_distances, of_classes, strict=True):
             if len(distances) and len(rows):
                 quantile[rows] = _share_no_nearer(distances, nearest_distance[rows].double())
@@ -119,34 +118,6 @@ def _share_no_nearer(known: Tensor, distance: Tensor) -> Tensor:
     """1 - #{x in known : x < distance} / n."""
     n_nearer = torch.searchsorted(known.to(distance.device), distance)
     return (len(known) - n_nearer).double() / len(known)
-
-
-@dataclass(frozen=True)
-class Signals:
-    """Similarity q and distance quantile d of each point, with the nearest support point; all (N,)."""
-
-    similarity: Tensor
-    nearest_distance: Tensor
-    nearest_index: Tensor
-    distance_quantile: Tensor
-
-    @classmethod
-    def of(cls, match: Match, ecdfs: ClassEcdfs, *, pool_small: bool = False) -> Signals:
-        """Rank the nearest distances of a match within the class-wise eCDFs (``pool_small``: small ones together)."""
-        return cls(
-            match.similarity,
-            match.nearest_distance,
-            match.nearest_index,
-            ecdfs.distance_quantile(match.nearest_distance, pool_small=pool_small),
-        )
-
-    @property
-    def out_of_distribution(self) -> Tensor:
-        """The paper's q = 0 or d = 0: the nearest support point does not match, or is too far away.
-
-        Too far is beyond every calibration point with q > 0 of some class. A part of genuine data is among them, too.
-        """
-        return (self.similarity == 0) | (self.distance_quantile == 0)
 
 
 def rows_by_class(labels: Tensor, n_classes: int) -> tuple[Tensor, ...]:
@@ -193,11 +164,6 @@ def dkw_epsilon(effective_sample_sizes: ArrayLike, alpha: float) -> Tensor:
     if alpha == 1.0:
         return torch.ones_like(n_min)
     return (math.log(2 / (1 - alpha)) / (2 * n_min)).sqrt().clamp(max=1.0)  # n_min = 0 gives infinity, so 1
-
-
-def distance_quantile_band(distance_quantile: Tensor, epsilon: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower and upper distance quantile: ``max(d - epsilon, 0)`` and ``min(d + epsilon, 1)``."""
-    return (distance_quantile - epsilon).clamp(min=0.0), (distance_quantile + epsilon).clamp(max=1.0)
 
 
 FEWEST = 20  #: calibration points with a prediction, to be ranked among them alone

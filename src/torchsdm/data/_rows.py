@@ -15,7 +15,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, TypeAlias
 
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, import_extra
 from torchsdm.files import parse_json
 
 LONGEST_LINE = 1 << 26  #: characters that are held in memory for one document
@@ -196,11 +196,7 @@ def _arrow_value(scalar: Any) -> Any:
 @contextmanager
 def open_parquet(path: Path, **settings: Any) -> Iterator[Any]:
     """A Parquet file; whatever is wrong with it is our error, which names it."""
-    try:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "report", "Reading Parquet") from error
+    pa, pq = (import_extra(name, "report", "Reading Parquet") for name in ("pyarrow", "pyarrow.parquet"))
     try:
         with pq.ParquetFile(path, **settings) as file:
             yield file

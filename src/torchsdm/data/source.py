@@ -32,7 +32,7 @@ from torchsdm.data._rows import (
     text_lines,
     usual_keys,
 )
-from torchsdm.errors import EmptyInputError, InvalidInputError, MissingExtraError
+from torchsdm.errors import EmptyInputError, InvalidInputError, import_extra
 from torchsdm.labels import stripped_label
 
 STANDARD_INPUT = "-"
@@ -393,17 +393,13 @@ def _fetched(address: str, folder: Path) -> tuple[str, Path]:
 
 def _filesystem(address: str) -> tuple[Any, str]:
     """The filesystem of an address such as s3://bucket/new, as Ray Data finds it: Arrow's, or else fsspec's."""
-    try:
-        from pyarrow import ArrowInvalid
-        from pyarrow.fs import FileSystem
-    except ImportError as error:
-        raise MissingExtraError("pyarrow", "report", f"Reading {address}") from error
+    pa, fs = (import_extra(name, "report", f"Reading {address}") for name in ("pyarrow", "pyarrow.fs"))
     import fsspec
     from fsspec.implementations.arrow import ArrowFSWrapper
 
     try:
-        filesystem, path = FileSystem.from_uri(address)
-    except ArrowInvalid:  # a scheme that Arrow does not know
+        filesystem, path = fs.FileSystem.from_uri(address)
+    except pa.ArrowInvalid:  # a scheme that Arrow does not know
         found: tuple[Any, str] = fsspec.url_to_fs(address)
         return found
     return ArrowFSWrapper(filesystem), path

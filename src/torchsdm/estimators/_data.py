@@ -16,7 +16,7 @@ from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, Ov
 from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
-from torchsdm.training import TrainingData, fingerprint
+from torchsdm.training import Part, TrainingData, fingerprint
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -130,7 +130,7 @@ def check_data(
             examples = examples.with_added(background.examples)
     calibrating, certifying = parts.get(CALIBRATION), parts.get(CERTIFICATION)
     return FitData(
-        TrainingData(states, numbers, *(calibrating or ())[:2]),
+        TrainingData(states, numbers, None if calibrating is None else Part.whole(*calibrating[:2])),
         n_rows,
         classes,
         alphas,

@@ -67,7 +67,7 @@ class ModelBuilder:
         """
         settings, data = self.settings, self.data
         train, calibration = training.parts(one.number)
-        is_given = data.points.calibration_states is not None
+        is_given = data.points.calibration is not None
         trained, calibrated = (
             self._own(train.rows),
             calibration.rows.numpy() if is_given else self._own(calibration.rows),
@@ -91,7 +91,7 @@ class ModelBuilder:
         start = time.perf_counter()
         data, n_least = self.data, _FILTERS_PER_CLASS * self.settings.n_classes
         settings = replace(self.settings, n_filters=max(self.settings.n_filters, n_least))
-        train, given = data.points.usable, data.points.given_calibration
+        train, given = data.points.usable, data.points.calibration
         adaptor = initial_adaptor(train, settings, self.seed)
         solution = solve_linear(train, adaptor, settings, self.seed)
         solution.put_into(adaptor, train)
@@ -153,7 +153,7 @@ def hold_out(classifier: SDMClassifier, data: FitData) -> tuple[FitData, Array]:
     """
     share, delta, control = classifier.certification_size, classifier.delta, classifier.control
     labels, none = data.points.labels[: data.n_rows].numpy(), np.array([], dtype=np.int64)
-    if share is None or data.certification is not None or data.points.calibration_states is not None:
+    if share is None or data.certification is not None or data.points.calibration is not None:
         return data, none
     expected = np.bincount(labels, minlength=len(data.classes)) * share
     if not can_certify(expected, alpha=data.alphas[0], delta=delta, control=control):

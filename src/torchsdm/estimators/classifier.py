@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -13,7 +12,7 @@ import numpy as np
 
 from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_control, check_targets
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError, MissingExtraError, Remedy, warn_user
+from torchsdm.errors import InvalidInputError, Remedy, import_extra, warn_user
 from torchsdm.estimators._base import BaseSDMClassifier
 from torchsdm.estimators._data import check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
 from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
@@ -199,7 +198,7 @@ class SDMClassifier(BaseSDMClassifier):
                     f"'keep_rounds' of {caller} is for training='sdm': linear training has no rounds."
                 )
             self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
-            was_split = data.points.calibration_states is not None
+            was_split = data.points.calibration is not None
             certifies = data.certification is not None or not (self.certification_size is None or was_split)
             if certifies:
                 check_control(data.alphas[0], self.control, caller)
@@ -356,12 +355,6 @@ class SDMClassifier(BaseSDMClassifier):
         points = self.model_.certification
         return None if points is None else self.lane_rule_.apply(self.model_.decide_encoded(points.points))
 
-    @contextmanager
-    def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
-        with super()._updated_models() as models:
-            yield models
-        self.__dict__.pop("round_models_", None)  # they lack the update
-
     @property
     def model_(self) -> SDMModel:
         """The fitted model: adaptor, support, calibration set and regions."""
@@ -426,12 +419,9 @@ class SDMClassifier(BaseSDMClassifier):
 
     def export_support(self, path: str | Path) -> None:
         """Write the support's ids, labels, predictions, texts and exemplars to a Parquet file."""
-        try:
-            import pyarrow as pa
-            import pyarrow.parquet as pq
-        except ImportError as error:
-            raise MissingExtraError("pyarrow", "report", "SDMClassifier.export_support") from error
-        path = check_path(path, "path", "SDMClassifier.export_support")
+        caller = "SDMClassifier.export_support"
+        pa, pq = (import_extra(name, "report", caller) for name in ("pyarrow", "pyarrow.parquet"))
+        path = check_path(path, "path", caller)
         if path.suffix != ".parquet":
             raise InvalidInputError(f"'path' of SDMClassifier.export_support must end in .parquet. Got {path.name!r}.")
         ids, texts = self.model_.examples.all()

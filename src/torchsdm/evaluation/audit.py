@@ -179,11 +179,7 @@ def audit_labels(
     check_positive(n_neighbors, "n_neighbors", _CALLER, integer=True)
     check_positive(n_shown, "n_shown", _CALLER, integer=True, zero=True)
     classes, labels = check_auditable(data.labels, n_folds)
-    states = check_hidden_states(BaseEstimator(), data.hidden_states, _CALLER, reset=True)
-    if states.ndim != 2:
-        raise InvalidInputError(
-            f"'X' of {_CALLER} must have shape (N, D). Got {tuple(states.shape)}; pool the positions first."
-        )
+    states = check_hidden_states(BaseEstimator(), data.hidden_states, _CALLER, reset=True, pooled=True)
     for name, values in (("y", labels), ("ids", data.ids), ("texts", data.texts)):
         if values is not None:
             check_same_length(len(states), values, name, _CALLER)

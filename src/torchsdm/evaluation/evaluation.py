@@ -258,7 +258,7 @@ class Evaluation:
         facts = {
             "torchsdm": __version__,
             "python": platform.python_version(),
-            **{name: _version(name) for name in _PACKAGES},
+            **{name: installed_version(name) for name in _PACKAGES},
             "alpha": self.alpha,
             "data": {
                 name: {
@@ -362,7 +362,8 @@ def _data_fingerprint(data: LabelledStates) -> str:
     return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
 
 
-def _version(package: str) -> str | None:
+def installed_version(package: str) -> str | None:
+    """The version of a package; None if it is missing."""
     try:
         return version(package)
     except PackageNotFoundError:

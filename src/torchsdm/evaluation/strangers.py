@@ -18,15 +18,13 @@ import numpy as np
 from torchsdm.core import SDMDecisions
 from torchsdm.data import LabelledStates
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.labels import LabelCodes, label_array
+from torchsdm.labels import LabelCodes, label_array, near_miss
 from torchsdm.settings import LANES
 from torchsdm.trust import DriftGuard
 from torchsdm.validation import Array, ArrayLike, as_list, check_hidden_states, check_same_length
-from torchsdm.wording import is_one_edit_away
 
 CLASSES, OUTSIDE, NONE = ("classes", "outside", "none")  #: what the labels of a data set are
 _SHOWN = 3  # labels in a sentence
-_SHORTEST = 3  # characters of a label that can be misspelt: among shorter ones, all are alike
 
 
 def strangers_of(name: str) -> str:
@@ -84,20 +82,12 @@ def explain_labels(name: str, labels: ArrayLike | Sequence[Any] | None, classes:
 def _slips(outside: Counter[Any], classes: Sequence[Any]) -> Iterator[str]:
     """Labels that look like a class written in another way."""
     for label, count in outside.items():
-        for known in classes:
-            if str(label) == str(known):
-                yield f"{label!r} is {_type(label)}, the class {known!r} {_type(known)}"
-            elif isinstance(label, str) and isinstance(known, str) and _is_slip(label, known):
-                yield f"{label!r} ({count:,}) may be a typo for {known!r}"
-
-
-def _is_slip(label: str, known: str) -> bool:
-    is_near = max(len(label), len(known)) >= _SHORTEST and is_one_edit_away(label, known)
-    return is_near or label.strip().casefold() == known.strip().casefold()
-
-
-def _type(label: Any) -> str:
-    return "text" if isinstance(label, str) else "a number"
+        known = near_miss(label, classes)
+        if known is not None and str(label) == str(known):
+            is_text, is_number = "is text, the class {} a number", "is a number, the class {} text"
+            yield f"{label!r} {(is_text if isinstance(label, str) else is_number).format(repr(known))}"
+        elif known is not None:
+            yield f"{label!r} ({count:,}) may be a typo for {known!r}"
 
 
 def _are_classes(labels: Sequence[Any], classes: Array) -> Array:

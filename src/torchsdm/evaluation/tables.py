@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from torchsdm.core import Decisions
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, import_extra
 from torchsdm.evaluation.metrics import Cell, SelectiveAccuracy, selective_accuracy
 from torchsdm.evaluation.strangers import CLASSES, NONE, OUTSIDE
 from torchsdm.files import strict_json
@@ -278,10 +278,7 @@ class ResultTable:
 
     def to_pandas(self) -> Any:
         """The same records as a data frame."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("pandas", "report", "ResultTable.to_pandas") from error
+        pd = import_extra("pandas", "report", "ResultTable.to_pandas")
         return pd.DataFrame(self.to_dicts())
 
     def to_dicts(self) -> list[dict[str, Any]]:

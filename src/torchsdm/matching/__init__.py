@@ -1,6 +1,6 @@
 """Exact search: which support points are nearest, and how many of them agree before the first that does not (Eq. 4).
 
-``search`` says how; ``plain`` does the same in a few lines by sorting, and the fast path is tested against it.
+``search`` says how; ``tests/plain_matching.py`` does the same in a few lines by sorting, and both must agree.
 """
 
 from torchsdm.matching._bounds import CentredPoints, Part

@@ -185,18 +185,8 @@ class CoarseTerms(Structure):
 
 
 def points_in_c(points: Tensor) -> _Points:
-    """Points (n, M) as the C takes them. Here and below, the tensors must outlive the call."""
+    """Points (n, M) as the C takes them. The tensor must outlive the call."""
     return _Points(points.data_ptr(), points.shape[1], points.dtype == torch.float64)
-
-
-def work_in_c(tile: Tile, rows: Rows, columns: SupportColumns, found: Found) -> tuple[Structure, ...]:
-    """What a kernel works on as the C takes it."""
-    return (
-        _Tile(tile.products.data_ptr(), tile.products.stride(0), *tile[1:]),
-        _Rows(points_in_c(rows.points), *(one.data_ptr() for one in rows[1:])),
-        _Columns(points_in_c(columns.points), columns.start, *(one.data_ptr() for one in columns[2:])),
-        _Found(*map(Tensor.data_ptr, found), found.neighbor_index.shape[1]),
-    )
 
 
 # --- The same in torch operations ------------------------------------------------------------------------------------
@@ -348,7 +338,12 @@ class Engine(ExitStack):
             TORCH_KERNELS[kernel](tile, rows, columns, found, *lows)
             return
         n, n_threads = len(rows.own), torch.get_num_threads()
-        work = work_in_c(tile, rows, columns, found)
+        work = (  # as the C takes it
+            _Tile(tile.products.data_ptr(), tile.products.stride(0), *tile[1:]),
+            _Rows(points_in_c(rows.points), *(one.data_ptr() for one in rows[1:])),
+            _Columns(points_in_c(columns.points), columns.start, *(one.data_ptr() for one in columns[2:])),
+            _Found(*map(Tensor.data_ptr, found), found.neighbor_index.shape[1]),
+        )
         if n_threads == 1 or n * (tile.stop - tile.start) < _SHARED_ENTRIES:
             call(kernel, *work, *lows, 0, n)
             return

@@ -13,8 +13,7 @@ before the second does; ``PartSearch`` has the two.
 
 Exactness. float32 products bound each squared distance from below and above (``_bounds``); whatever the bounds leave
 open is decided by the distance in float64 (``_tiles``). The answer therefore depends only on
-query and support: not on block size, threads, device or the rest of the batch. ``plain`` does the same in a few lines,
-by sorting; the fast path is tested against it.
+query and support: not on block size, threads, device or the rest of the batch.
 """
 
 from __future__ import annotations
@@ -311,19 +310,6 @@ def match(
         some, y_hat, own = _some(left, queries, predictions, exclude)
         result.overwrite(left, match(some, y_hat, parts, own, block_size, k=k, kernels="compiled"))
     return result
-
-
-def neighbors(
-    queries: Tensor,
-    parts: Sequence[Part],
-    k: int,
-    block_size: int = DEFAULT_BLOCK_SIZE,
-    *,
-    kernels: KernelKind | None = None,
-) -> tuple[Tensor, Tensor]:
-    """The k nearest support points of each query: distances (N, k) float64 and indices (N, k), nearest first."""
-    found = match(queries, None, parts, None, block_size, k=k, kernels=kernels)
-    return found.neighbor_distances, found.neighbor_indices
 
 
 def engine_for(queries: Tensor, parts: Sequence[Part], kernels: KernelKind | None) -> Engine:

@@ -20,7 +20,7 @@ from torchsdm.errors import InvalidInputError, InvalidTypeError
 from torchsdm.matching._bounds import CentredPoints, Part, joined
 from torchsdm.matching.mutual import match_self
 from torchsdm.matching.rows import IndexedRows, with_part
-from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match, neighbors
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Match, match
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -134,7 +134,8 @@ class Support(ABC):
         """The k nearest support points: distances (N, k) float64 and indices (N, k), nearest first, ties by index."""
         caller = f"{type(self).__name__}.neighbors"
         self._check_k(k, caller)
-        return self._neighbors(check_exemplars(exemplars, caller, self.centre), k)
+        found = self._match(check_exemplars(exemplars, caller, self.centre), None, None, k)
+        return found.neighbor_distances, found.neighbor_indices
 
     def add(
         self: Self,
@@ -182,10 +183,8 @@ class Support(ABC):
     # --- What each kind does with input that is checked --------------------------------------------------------------
 
     @abstractmethod
-    def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match: ...
-
-    @abstractmethod
-    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]: ...
+    def _match(self, queries: Tensor, predictions: Tensor | None, exclude: Tensor | None, k: int) -> Match:
+        """Without predictions, the k nearest points alone."""
 
     @abstractmethod
     def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None: ...
@@ -380,15 +379,12 @@ class SupportSet(Support):
         """The exemplars with an index, to find equal ones."""
         return IndexedRows([part.points.row_index for part in self.parts])
 
-    def _match(self, queries: Tensor, predictions: Tensor, exclude: Tensor | None, k: int) -> Match:
+    def _match(self, queries: Tensor, predictions: Tensor | None, exclude: Tensor | None, k: int) -> Match:
         return match(queries, predictions, self.parts, exclude, self.block_size, k=k)
 
     def match_self(self) -> Match:
         """Every support point against all the others: the training pass."""
         return match_self(self.parts, self.block_size)
-
-    def _neighbors(self, queries: Tensor, k: int) -> tuple[Tensor, Tensor]:
-        return neighbors(queries, self.parts, k, self.block_size)
 
     def _add(self, exemplars: Tensor, labels: Tensor, predictions: Tensor) -> None:
         added = Part(CentredPoints.of(exemplars, self.centre), labels, predictions, start=len(self))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import Adaptor, CalibrationScores, Decisions, Encoded, SDMDecisions, Signals, Target, decide
+from torchsdm.core import Adaptor, Decisions, Encoded, SDMDecisions, Target, decide
 from torchsdm.errors import InvalidInputError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, Match, Support, SupportSet
 from torchsdm.model.calibration import Calibration, EncodedPoints
@@ -247,10 +247,11 @@ class SDMModel:
             self.outdated = True
         else:
             points = self.held_out()[of]
-            relabelled = points.relabelled(positions, labels)
-            n_changed = int((relabelled.labels != points.labels).sum())
+            changed = points.labels.clone()
+            changed[list(positions)] = labels.to(changed.device)
+            n_changed = int((changed != points.labels).sum())
             if n_changed:  # the label it has already is no correction
-                self._replace(relabelled, n_changed)
+                self._replace(replace(points, labels=changed), n_changed)
 
     def _keep(self, examples: Examples) -> None:
         """Adopt the examples of a changed support."""
@@ -275,8 +276,8 @@ class SDMModel:
         known = self.calibration
         for points in blocks:
             match = points.unvouched(self.support.match(points.exemplars, points.predictions, k=k))
-            scores = CalibrationScores(known.rescaled_similarity, known.labels, known.ecdfs)
-            decisions = decide(points.logits, Signals.of(match, known.ecdfs), scores, known.regions, self.classes)
+            calibrated = known.ecdfs, known.rescaled_similarity, known.labels, known.regions
+            decisions = decide(points.logits, match, *calibrated, self.classes)
             if self.has_background:
                 is_nearest = self.support.labels[match.nearest_index] == len(self.classes)
                 decisions = replace(decisions, background=(points.is_background | is_nearest).cpu().numpy())

@@ -15,7 +15,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from torchsdm.errors import MissingExtraError
+from torchsdm.errors import import_extra
 from torchsdm.service.settings import MEGABYTE, ServiceSettings
 from torchsdm.service.tools import create_tools
 
@@ -36,9 +36,6 @@ def run_service(path: Any, settings: ServiceSettings | None = None, **opening: A
 
 
 def _app() -> Any:
-    try:
-        for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
-            import_module(name)
-    except ImportError as error:
-        raise MissingExtraError(str(error.name), "serve", "sdm serve") from error
+    for name in ("fastapi", "httptools", "prometheus_client", "uvicorn"):
+        import_extra(name, "serve", "sdm serve")
     return import_module("torchsdm.service.app")

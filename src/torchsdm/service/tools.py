@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchsdm.application import AnswerRequest, LiveModel, answer_requests, change_requests, summary
-from torchsdm.errors import InvalidInputError, MissingExtraError, TorchSDMError
+from torchsdm.errors import InvalidInputError, TorchSDMError, import_extra
 from torchsdm.service.settings import MOST_EXAMPLES, MOST_INPUTS
 
 _FACTS = ("classes", "policy", "certificate", "regions", "warnings")
@@ -27,14 +27,11 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
 
     With ``writable``, there is a tool that adds an example to the support, in the name of ``who``.
     """
-    try:
-        from mcp.server import MCPServer
-        from mcp.server.mcpserver.exceptions import ToolError
-    except ImportError as error:
-        raise MissingExtraError("mcp", "mcp", "sdm mcp") from error
+    mcp = import_extra("mcp.server", "mcp", "sdm mcp")
+    exceptions = import_extra("mcp.server.mcpserver.exceptions", "mcp", "sdm mcp")
     if live.snapshot.saved.text_classifier is None:
         raise InvalidInputError(f"{live.snapshot.saved.path} was trained on states only: agents can give it no texts.")
-    server = MCPServer("torchsdm", instructions=_INSTRUCTIONS)
+    server = mcp.MCPServer("torchsdm", instructions=_INSTRUCTIONS)
     one_at_a_time = threading.Lock()  # a decision uses all cores
 
     def tool(ask: Callable[..., dict[str, Any]]) -> None:
@@ -47,7 +44,7 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
                     live.refresh()
                     return {"version": live.snapshot.version, **ask(*given, **named)}
             except TorchSDMError as error:
-                raise ToolError(error.what) from error
+                raise exceptions.ToolError(error.what) from error
 
         server.tool()(answer)
 

@@ -46,8 +46,7 @@ class TrainingData:
 
     hidden_states: Tensor
     labels: Tensor
-    calibration_states: Tensor | None = None
-    calibration_labels: Tensor | None = None
+    calibration: Part | None = None
     rows: Tensor | None = None
     """The rows that the rounds may use, ascending; None: all. The others are held out to certify."""
 
@@ -63,18 +62,11 @@ class TrainingData:
         rows = torch.arange(len(self.labels)) if self.rows is None else self.rows
         return Part(self.hidden_states, self.labels[rows], rows)
 
-    @property
-    def given_calibration(self) -> Part | None:
-        """The calibration set, if it is given."""
-        if self.calibration_states is None or self.calibration_labels is None:
-            return None
-        return Part(self.calibration_states, self.calibration_labels, torch.arange(len(self.calibration_labels)))
-
     def fingerprint_of_parts(self, training: str) -> str:
         """The fingerprint of the training data, with those of a given calibration set and of the rows in use."""
         parts = [training]
-        if self.calibration_states is not None and self.calibration_labels is not None:
-            parts.append(fingerprint(self.calibration_states, self.calibration_labels.numpy()))
+        if self.calibration is not None:
+            parts.append(fingerprint(self.calibration.hidden_states, self.calibration.labels.numpy()))
         if self.rows is not None:
             parts.append(hashlib.sha256(self.rows.numpy().tobytes()).hexdigest())
         return "".join(parts)
@@ -87,6 +79,11 @@ class Part:
     hidden_states: Tensor
     labels: Tensor
     rows: Tensor
+
+    @classmethod
+    def whole(cls, hidden_states: Tensor, labels: Tensor) -> Part:
+        """All rows of hidden states."""
+        return cls(hidden_states, labels, torch.arange(len(labels)))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -120,9 +117,9 @@ def random_generator(seed: int, number: int, use: Use, epoch: int = 0) -> np.ran
 
 def split_of_round(data: TrainingData, settings: TrainingSettings, seed: int, number: int) -> tuple[Part, Part]:
     """The training and calibration part of a round; the same for every learner with the same seed."""
-    usable, given = data.usable, data.given_calibration
-    if given is not None:
-        return usable, given
+    usable = data.usable
+    if data.calibration is not None:
+        return usable, data.calibration
     rng = random_generator(seed, number, Use.SPLIT)
     parts = stratified_split(usable.labels.numpy(), settings.calibration_size, rng)
     rows = (usable.rows[torch.from_numpy(part)] for part in parts)

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from torchsdm.errors import InvalidInputError, MissingExtraError
+from torchsdm.errors import InvalidInputError, import_extra
 
 
 @dataclass(frozen=True)
@@ -95,10 +95,7 @@ class History:
 
     def to_pandas(self) -> Any:
         """One row per epoch."""
-        try:
-            import pandas as pd
-        except ImportError as error:
-            raise MissingExtraError("pandas", "report", "History.to_pandas") from error
+        pd = import_extra("pandas", "report", "History.to_pandas")
         return pd.DataFrame(self.to_dicts(), columns=[field.name for field in fields(EpochRecord)])
 
     def save(self, path: str | Path) -> None:

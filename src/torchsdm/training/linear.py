@@ -110,7 +110,7 @@ def tuned_regression(
     states: Tensor, labels: Tensor, n_classes: int, class_weights: tuple[float, ...] | None = None
 ) -> tuple[Adaptor, LinearSolution]:
     """The regression alone, on states (N, D) that are standardised by dimension: as an adaptor that answers with it."""
-    points = Part(states, labels, torch.arange(len(labels)))
+    points = Part.whole(states, labels)
     adaptor = make_adaptor("identity", states.shape[1], n_classes, 1, torch.Generator())
     adaptor.standardise(states, per_dimension=True)
     solution = solve_linear(points, adaptor, TrainingSettings(n_classes, class_weights=class_weights), seed=0)

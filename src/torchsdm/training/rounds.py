@@ -42,16 +42,11 @@ class Training:
         """The training and the calibration part of a round; the same for every learner with the same seed."""
         return split_of_round(self.data, self.settings, self.seed, number)
 
-    def begin(self, number: int) -> Learner:
-        """The learner of a round before its first epoch."""
+    def begin(self, number: int, state: Mapping[str, Tensor] | None = None) -> Learner:
+        """The learner of a round before its first epoch, or after the epoch that left a state."""
         with _plain_torch(self.settings.device_type):
             learner = self.learner(*self.parts(number), self.settings, self.seed, number, **self.options)
         learner.spread = self.spread
-        return learner
-
-    def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
-        """The learner of a round after the epoch that left ``state``; before the first if that is empty."""
-        learner = self.begin(number)
         if state:
             learner.restore(state)
         return learner
@@ -109,7 +104,7 @@ def train_round(training: Training, number: int, callbacks: Sequence[Callback] =
     running = RunningRound(training, number, callbacks)
     if not running.is_finished:
         with _plain_torch(training.settings.device_type):
-            learner = training.resume(number, running.state)
+            learner = training.begin(number, running.state)
             while not running.is_finished:
                 running.add(learner.epoch(running.current.epoch + 1), learner)
     return running.finish()

@@ -34,6 +34,7 @@ import base64
 import hashlib
 import json
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -160,13 +161,10 @@ class DriftGuard:
         scores = _strangeness(dict(zip(names, values, strict=True)), "DriftGuard")
         if scores.shape[1] == 0:
             raise InvalidInputError("'calibration_distance' of DriftGuard must hold the scores of points. Got none.")
-        self._start(np.sort(scores), float(false_alarm), int(seed))
-
-    def _start(self, calibration: Array, false_alarm: float, seed: int) -> None:
-        self.false_alarm, self.seed = false_alarm, seed
-        self.fingerprint = hashlib.sha256(calibration.astype("<f8").tobytes()).hexdigest()
+        self._calibration = np.sort(scores)  # (3, n), each row ascending
+        self.false_alarm, self.seed = float(false_alarm), int(seed)
+        self.fingerprint = hashlib.sha256(self._calibration.astype("<f8").tobytes()).hexdigest()
         self.resets: tuple[GuardReset, ...] = ()
-        self._calibration = calibration  # (3, n), each row ascending
         self._start_stream()
 
     def _start_stream(self) -> None:
@@ -372,13 +370,9 @@ class DriftGuard:
 
     @classmethod
     def _restored(cls, state: Mapping[str, Any]) -> DriftGuard:
-        check_share(state["false_alarm"], "false_alarm", "DriftGuard")
-        check_positive(state["seed"], "seed", "DriftGuard", integer=True, zero=True)
-        n_signals, guard = len(SIGNALS), cls.__new__(cls)
-        calibration = _decoded(state["calibration"], n_signals, None)
-        if not calibration.size:
-            raise ValueError("it has no calibration scores")
-        guard._start(np.sort(calibration), state["false_alarm"], state["seed"])
+        n_signals = len(SIGNALS)
+        distance, unsureness, is_contradicted = _decoded(state["calibration"], n_signals, None)
+        guard = cls(distance, -unsureness, 1 - is_contradicted, state["false_alarm"], state["seed"])
         stream = _decoded(state["stream"], n_signals, None)
         guard.n_seen, guard._runs = stream.shape[1], _with_run((), stream)
         guard._log_bets = _decoded(state["log_bets"], n_signals, len(_BETS))
@@ -429,25 +423,13 @@ def _count_earlier(codes: Array) -> tuple[Array, Array]:
 
 
 def _count_earlier_plain(codes: Array) -> tuple[Array, Array]:
-    """The same in Python.
-
-    Counts are kept in a Fenwick tree: entry i has the codes in (i - lowbit(i), i], so that adding and summing up take
-    log N steps.
-    """
-    n = len(codes)
-    tree, seen = np.zeros(n + 1, dtype=np.int64), np.zeros(n, dtype=np.int64)
-    larger, equal = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
-    for t in range(n):
-        not_larger, i = 0, codes[t] + 1
-        while i > 0:
-            not_larger += tree[i]
-            i -= i & -i
-        larger[t], equal[t] = t - not_larger, seen[codes[t]]
-        seen[codes[t]] += 1
-        i = codes[t] + 1
-        while i <= n:
-            tree[i] += 1
-            i += i & -i
+    """The same in Python."""
+    larger, equal = np.empty(len(codes), dtype=np.int64), np.empty(len(codes), dtype=np.int64)
+    ascending: list[int] = []  # of the codes before
+    for t, code in enumerate(codes.tolist()):
+        first, last = bisect_left(ascending, code), bisect_right(ascending, code)
+        larger[t], equal[t] = t - last, last - first
+        ascending.insert(last, code)
     return larger, equal
 
 

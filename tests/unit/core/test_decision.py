@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import reference
-from torchsdm.core.decision import CalibrationScores, Decisions, SDMDecisions, decide, largest_admitting_alpha
+from torchsdm.core.decision import Decisions, SDMDecisions, decide
 from torchsdm.core.region import HighReliabilityRegion
-from torchsdm.core.signals import ClassEcdfs, Signals
+from torchsdm.core.signals import ClassEcdfs
 from torchsdm.errors import InvalidInputError, MissingSignalError
 from torchsdm.matching.search import Match
 
@@ -33,9 +33,7 @@ class Case:
         self.index = torch.from_numpy(rng.integers(0, 99, N))
         distances, labels = rng.integers(0, 35, N_CALIBRATION) / 10.0, rng.integers(0, 3, N_CALIBRATION)
         self.ecdfs = ClassEcdfs.fit(distances, np.ones(N_CALIBRATION), labels, 3)
-        self.scores = CalibrationScores(
-            torch.from_numpy(rng.integers(0, 40, N_CALIBRATION) / 2.0), torch.from_numpy(labels), self.ecdfs
-        )
+        self.scores = torch.from_numpy(rng.integers(0, 40, N_CALIBRATION) / 2.0), torch.from_numpy(labels)
         # The nearer 1, the smaller the region; at 0.8 it lies partly outside that at 0.7.
         self.regions = [
             HighReliabilityRegion(
@@ -48,13 +46,9 @@ class Case:
         ]
         self.regions[0] = dataclasses.replace(self.regions[0], min_rescaled_similarity=2.0)
 
-    @property
-    def signals(self):
-        return Signals.of(Match(self.q, self.distance, self.index), self.ecdfs)
-
-    def decide(self, rows=slice(None)):
+    def decide(self, rows=slice(None), regions=None, classes=CLASSES):
         match = Match(self.q[rows], self.distance[rows], self.index[rows])
-        return decide(self.logits[rows], Signals.of(match, self.ecdfs), self.scores, self.regions, CLASSES)
+        return decide(self.logits[rows], match, self.ecdfs, *self.scores, regions or self.regions, classes)
 
     def expected(self, row, region):
         return reference.answer(
@@ -62,8 +56,7 @@ class Case:
             int(self.q[row]),
             float(self.distance[row]),
             [values.tolist() for values in self.ecdfs.sorted_distances],
-            self.scores.rescaled_similarity.tolist(),
-            self.scores.labels.tolist(),
+            *(scores.tolist() for scores in self.scores),
             region,
             region.alpha,
         )
@@ -157,11 +150,11 @@ def test_the_quantile_within_the_predicted_class_is_that_of_a_loop():
 def test_one_alpha_by_hand():
     # q = 7, d = 3/4 from eCDF (1, 2, 2, 3) at 2; logits differ by 4/3: 9^(3/4 * 4/3) = 9 : 1
     ecdfs = ClassEcdfs.fit([1.0, 2.0, 2.0, 3.0], [1] * 4, [0] * 4, 1)
-    signals = Signals.of(Match(torch.tensor([7]), torch.tensor([2.0], dtype=torch.float64), torch.tensor([5])), ecdfs)
-    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2, ecdfs)  # all below q'
+    match = Match(torch.tensor([7]), torch.tensor([2.0], dtype=torch.float64), torch.tensor([5]))
+    scores = torch.arange(100).double() / 100, torch.arange(100) % 2  # all below q'
     region = HighReliabilityRegion(0.8, 7.0, torch.tensor([0.9, 0.95], dtype=torch.float64), torch.tensor([9, 9]))
     logits = torch.tensor([[4 / 3, 0.0]], dtype=torch.float64)
-    row = decide(logits, signals, scores, [region], np.array([10, 20]))
+    row = decide(logits, match, ecdfs, *scores, [region], np.array([10, 20]))
     assert row.predictions.tolist() == [10] and row.confidence[0] == pytest.approx(0.9, rel=1e-12)
     assert row.rescaled_similarity[0] == 7.0  # min(7, 9^0.9 = 7.22)
     assert row.class_distance_quantile[0] == 0.75
@@ -180,7 +173,7 @@ def test_the_lower_estimator_must_reach_the_region_in_both_ways():
     # d = 1, logits 1 : 0, effective sizes 50: epsilon = sqrt(ln 10 / 100) = 0.1517, d_lower = 0.8483
     ecdfs = ClassEcdfs.fit([1.0, 2.0], [1, 1], [0, 0], 1)
     match = Match(torch.tensor([98]), torch.tensor([0.0], dtype=torch.float64), torch.tensor([0]))
-    scores = CalibrationScores(torch.arange(100).double() / 100, torch.arange(100) % 2, ecdfs)
+    scores = torch.arange(100).double() / 100, torch.arange(100) % 2
     lower = 100**0.8482573 / (1 + 100**0.8482573)  # 0.9803, where the confidence is 100/101 = 0.9901
     assert 100**lower == pytest.approx(91.3, abs=0.05)  # q'_lower, where q' is 95.5
 
@@ -188,7 +181,7 @@ def test_the_lower_estimator_must_reach_the_region_in_both_ways():
         thresholds = torch.tensor([threshold, 1.0], dtype=torch.float64)
         region = HighReliabilityRegion(0.8, min_rescaled_similarity, thresholds, torch.tensor([9, 9]))
         logits = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
-        row = decide(logits, Signals.of(match, ecdfs), scores, [region], np.array([10, 20]))
+        row = decide(logits, match, ecdfs, *scores, [region], np.array([10, 20]))
         return row.admitted.tolist(), row.admitted_lower.tolist()
 
     assert admits(90.0, 0.98) == ([True], [True])
@@ -200,16 +193,16 @@ def test_the_lower_estimator_must_reach_the_region_in_both_ways():
 def test_the_prediction_is_the_argmax_of_the_logits_even_where_the_probabilities_tie():
     ecdfs = ClassEcdfs.fit([1.0], [1], [0], 1)
     far = Match(torch.tensor([3]), torch.tensor([50.0], dtype=torch.float64), torch.tensor([0]))
-    scores = CalibrationScores(torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64), ecdfs)
+    scores = torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.int64)
     region = HighReliabilityRegion(0.9, 1.0, torch.full((3,), 0.3, dtype=torch.float64), torch.ones(3))
-    row = decide(torch.tensor([[0.0, 1.0, 5.0]]), Signals.of(far, ecdfs), scores, [region], CLASSES)
+    row = decide(torch.tensor([[0.0, 1.0, 5.0]]), far, ecdfs, *scores, [region], CLASSES)
     assert row.predictions.tolist() == ["cat"] and row.out_of_distribution.tolist() == [True]
     assert row.probabilities[0] == pytest.approx([1 / 3] * 3)
 
 
 def test_without_a_region_everything_is_rejected(case):
     nothing = HighReliabilityRegion(0.9, math.inf, torch.full((3,), torch.inf, dtype=torch.float64), torch.zeros(3))
-    rejected = decide(case.logits, case.signals, case.scores, [nothing], CLASSES)
+    rejected = case.decide(regions=[nothing])
     assert not rejected.admitted.any() and not rejected.admitted_lower.any()
     assert np.isnan(rejected.admitted_alpha).all() and rejected.admitted_at.shape == (N, 1)
 
@@ -219,12 +212,6 @@ def test_a_row_does_not_depend_on_its_batch(case, decisions):
         part = case.decide(rows)
         for name, value in part._columns():
             np.testing.assert_array_equal(value, getattr(decisions, name)[rows], err_msg=name)
-
-
-def test_largest_admitting_alpha():
-    at = np.array([[True, False, True], [True, True, False], [False, False, False]])
-    got = largest_admitting_alpha(at, np.array([0.7, 0.8, 0.9]))
-    assert got[:2].tolist() == [0.9, 0.8] and math.isnan(got[2])
 
 
 # --- Shapes of the answer --------------------------------------------------------------------------------------------
@@ -265,7 +252,7 @@ def test_infinite_distances_become_null(decisions):
 
 def test_labels_keep_their_type(case):
     for classes, kind in ((np.array([3, 5, 8]), int), (np.array([0.5, 1.5, 2.5]), float)):
-        decided = decide(case.logits, case.signals, case.scores, case.regions, classes)
+        decided = case.decide(classes=classes)
         rows = decided.to_dicts()
         assert {type(row["prediction"]) for row in rows} == {kind}
         assert list(rows[0]["probabilities"]) == [str(label) for label in classes.tolist()]
@@ -358,7 +345,7 @@ def test_other_estimators_have_no_signals_and_say_so():
 def test_one_of_several_alphas(case, decisions):
     """What is cut out of the answer for several alphas is the answer for one, to the last bit."""
     for region in case.regions:
-        alone = decide(case.logits, case.signals, case.scores, [region], CLASSES)
+        alone = case.decide(regions=[region])
         cut = decisions[::-1].at(region.alpha)[::-1]
         assert cut.alphas.tolist() == [region.alpha] and type(cut) is SDMDecisions
         for name, value in alone._columns():

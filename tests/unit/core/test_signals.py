@@ -13,9 +13,8 @@ from scipy.special import logsumexp
 import reference
 from torchsdm import ClassEcdfs
 from torchsdm.core import Familiarity, dkw_epsilon, effective_sample_sizes, log_odds
-from torchsdm.core.signals import Signals, distance_quantile_band, rows_by_class, sorted_by_class
+from torchsdm.core.signals import rows_by_class, sorted_by_class
 from torchsdm.errors import EmptyClassWarning, InvalidInputError
-from torchsdm.matching.search import Match
 
 
 def test_quantiles_by_hand():
@@ -110,24 +109,6 @@ def test_bad_input_is_refused(arguments, message):
         ClassEcdfs.fit(*arguments, 1)
 
 
-# --- Signals ---------------------------------------------------------------------------------------------------------
-
-
-def test_signals_join_match_and_quantile():
-    ecdfs = ClassEcdfs.fit([1.0, 2.0], [1, 1], [0, 0], 1)
-    match = Match(
-        torch.tensor([3, 0, 5, 0]),
-        torch.tensor([1.5, 0.5, 2.5, 9.0], dtype=torch.float64),
-        torch.tensor([7, 8, 9, 10]),
-    )
-    signals = Signals.of(match, ecdfs)
-    assert signals.similarity is match.similarity and signals.nearest_distance is match.nearest_distance
-    assert signals.nearest_index is match.nearest_index
-    assert signals.distance_quantile.tolist() == [0.5, 1.0, 0.0, 0.0]
-    # q = 0 or d = 0
-    assert signals.out_of_distribution.tolist() == [False, True, True, True]
-
-
 def test_rows_and_values_are_those_of_a_mask_for_each_class():
     generator = torch.Generator().manual_seed(0)
     labels = torch.randint(-1, 7, (200,), generator=generator)  # -1, 5 and 6 are no classes
@@ -180,14 +161,6 @@ def test_epsilon_is_one_where_nothing_is_known():
     assert dkw_epsilon([[0, 5], [1000, 1000]], 1.0).tolist() == [1.0, 1.0]
     assert dkw_epsilon([[0, 5]], 0.9).tolist() == [1.0]
     assert dkw_epsilon([[1, 5]], 0.99).tolist() == [1.0]  # 1.63 otherwise
-
-
-def test_the_band_stays_between_zero_and_one():
-    d = torch.tensor([0.5, 0.1, 0.95, 0.0, 1.0], dtype=torch.float64)
-    epsilon = torch.tensor([0.2, 0.2, 0.2, 1.0, 1.0], dtype=torch.float64)
-    lower, upper = distance_quantile_band(d, epsilon)
-    assert lower.tolist() == pytest.approx([0.3, 0.0, 0.75, 0.0, 0.0])
-    assert upper.tolist() == pytest.approx([0.7, 0.3, 1.0, 1.0, 1.0])
 
 
 def test_bad_sizes_are_refused():

@@ -18,11 +18,12 @@ from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.baselines.base import SelectiveClassifier
 from torchsdm.baselines.certified import CertifiedScore
 from torchsdm.baselines.cross_entropy import CrossEntropyLearner, RoundsClassifier
+from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.neighbors import CalibratedThreshold, NearestNeighborThreshold
 from torchsdm.baselines.sdm_rules import RULES, SDMRule
 from torchsdm.baselines.softmax import NoReject, SoftmaxThreshold, TemperatureScaling
 from torchsdm.baselines.vbll import VBLLLearner
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, decide
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError
 from torchsdm.evaluation import AlphaDisplay, RiskCoverageDisplay
 from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, classifier_entrants, paper_entrants
@@ -150,8 +151,8 @@ def test_rules_over_one_model_share_what_it_decides(classifier, monkeypatch):
 
 
 def test_rules_over_the_logits_of_one_model_share_them(certified, monkeypatch):
-    encoded, encode = [], SDMModel._encode
-    monkeypatch.setattr(SDMModel, "_encode", lambda self, h: encoded.append(len(h)) or encode(self, h))
+    encoded, encode = [], SDMModel._encoded_blocks
+    monkeypatch.setattr(SDMModel, "_encoded_blocks", lambda self, h: encoded.append(len(h)) or encode(self, h))
     entrants = classifier_entrants(certified)
     apart = [entrant.decide(labelled(TEST)) for entrant in entrants]
     assert len(encoded) == len(entrants)
@@ -398,6 +399,13 @@ def test_facts_hold_what_json_cannot_as_text(classifier):
     )
     assert json.loads(json.dumps(first, allow_nan=False))["settings"]["n"] == 3
     assert first["data"]["a"]["fingerprint"] != second["data"]["a"]["fingerprint"]
+
+
+def test_facts_name_models_by_class_and_not_by_address():
+    tuned = NoReject(0.9, TunedLogisticModel().fit(TEST.X, NAMES[TEST.y])).fit()
+    facts = Evaluation([Entrant("m", "all", tuned)], {"a": labelled(TEST)}, 0.9).facts()
+    assert facts["entrants"][0]["settings"]["model"] == "TunedLogisticModel"
+    assert facts["entrants"][0]["model_settings"] == {"class_weight": None} and " at 0x" not in json.dumps(facts)
 
 
 # --- The paper's entrants --------------------------------------------------------------------------------------------
@@ -748,12 +756,8 @@ def test_the_page_says_why_nothing_is_promised(certified, monkeypatch):
 
 @pytest.mark.parametrize("is_known", [True, False])
 def test_tables_overviews_and_a_page_decide_on_each_input_once(certified, monkeypatch, is_known):
-    decided, decide = [], SDMModel._decide_block
-    monkeypatch.setattr(
-        SDMModel,
-        "_decide_block",
-        lambda self, points, k=0: decided.append(len(points.logits)) or decide(self, points, k),
-    )
+    decided = []
+    monkeypatch.setattr("torchsdm.model.model.decide", lambda z, *rest: decided.append(len(z)) or decide(z, *rest))
     monkeypatch.setattr("torchsdm.evaluation.report._image", lambda _: "")
     data = {
         "inside": labelled(TEST),

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from exact_bounds import both_bounds, draw, exact_squares
+from plain_matching import match_plain, neighbors_plain
 from torchsdm.arithmetic import has_coarse_products
 from torchsdm.arithmetic.exact import product_error
 from torchsdm.matching import CentredPoints, Found, Match, Part, _coarse, search
 from torchsdm.matching.mutual import match_self
-from torchsdm.matching.plain import match_plain, neighbors_plain
 
 pytestmark = pytest.mark.skipif(not has_coarse_products(), reason="this processor has no instruction for bfloat16")
 

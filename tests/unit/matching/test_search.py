@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import reference
+from plain_matching import match_plain, neighbors_plain
 from torchsdm.arithmetic import exact, has_coarse_products, loops
 from torchsdm.arithmetic.loops import has_loops
 from torchsdm.errors import InvalidInputError
@@ -21,8 +22,7 @@ from torchsdm.matching import _tiles, mutual, search
 from torchsdm.matching._bounds import CentredPoints, Part
 from torchsdm.matching._tiles import CHUNK, CHUNK_DOWN, Found
 from torchsdm.matching.mutual import match_self
-from torchsdm.matching.plain import match_plain, neighbors_plain
-from torchsdm.matching.search import Products, match, neighbors
+from torchsdm.matching.search import DEFAULT_BLOCK_SIZE, Products, match
 
 N_SUPPORT, N_QUERIES = 60, 16
 
@@ -34,6 +34,12 @@ def match_groups(labels, predictions):
 KERNELS = (*(["coarse"] if has_coarse_products() else []), *(["compiled"] if has_loops() else []), "torch")
 needs_loops = pytest.mark.skipif(not has_loops(), reason="this package was built without a compiler")
 every_kernel = pytest.mark.parametrize("how", KERNELS)
+
+
+def neighbors(queries, parts, k, block_size=DEFAULT_BLOCK_SIZE, kernels=None):
+    """The k nearest points of queries without predictions."""
+    found = match(queries, None, parts, None, block_size, k=k, kernels=kernels)
+    return found.neighbor_distances, found.neighbor_indices
 
 
 def points_of(kind, n, rng):

@@ -17,7 +17,7 @@ from torchsdm.core.adaptor import ExemplarAdaptor
 from torchsdm.errors import TrainingError
 from torchsdm.training import sdm_learner
 from torchsdm.training.callbacks import Callback
-from torchsdm.training.data import TrainingData, TrainingSettings, Use, random_generator, split_of_round
+from torchsdm.training.data import Part, TrainingData, TrainingSettings, Use, random_generator, split_of_round
 from torchsdm.training.history import LossRecord
 from torchsdm.training.learner import Round, best_round, part_of
 from torchsdm.training.rounds import Training, train_round
@@ -386,7 +386,7 @@ def test_a_round_splits_every_class_in_half():
 
 def test_a_given_calibration_set_is_used_whole():
     data, other = make_data(), make_data(seed=1, n=40)
-    given = TrainingData(data.hidden_states, data.labels, other.hidden_states, other.labels)
+    given = TrainingData(data.hidden_states, data.labels, Part.whole(other.hidden_states, other.labels))
     train, calibration = split_of_round(given, SETTINGS, SEED, 3)
     assert torch.equal(train.states(slice(None)), data.hidden_states) and torch.equal(train.labels, data.labels)
     assert torch.equal(calibration.states(slice(None)), other.hidden_states)

@@ -11,7 +11,8 @@ import torch
 from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
-from torchsdm.core import CalibrationScores, ClassEcdfs, Familiarity, HighReliabilityRegion, Signals, decide
+from torchsdm.core import ClassEcdfs, Familiarity, HighReliabilityRegion, decide
+from torchsdm.matching import Match
 from torchsdm.trust import Certificate, DriftGuard, LaneRule, Reliability, demoted
 from torchsdm.trust._windows import WindowCheck
 from torchsdm.trust.lanes import evidence_of, familiarity_of, is_familiar
@@ -112,15 +113,14 @@ def decisions(q, d, margin=3.0, regions=None):
     """One row per q and d; the prediction is 'ant' where the margin is positive."""
     q, d, margin = np.broadcast_arrays(q, d, margin)
     logits = torch.tensor(np.stack([margin / 2, -margin / 2], axis=1), dtype=torch.float32)
-    signals = Signals(
+    match = Match(
         torch.tensor(q, dtype=torch.int64),
         torch.tensor(1 - d, dtype=torch.float64),
         torch.zeros(len(q), dtype=torch.int64),
-        torch.tensor(d, dtype=torch.float64),
     )
     distances = torch.arange(1000, dtype=torch.float64) / 1000  # of both classes, so that d is the d asked for
-    known = CalibrationScores(torch.tensor([1.0, 2.0]), torch.tensor([0, 1]), ClassEcdfs((distances, distances)))
-    return decide(logits, signals, known, regions or [region()], CLASSES)
+    ecdfs, calibration = ClassEcdfs((distances, distances)), (torch.tensor([1.0, 2.0]), torch.tensor([0, 1]))
+    return decide(logits, match, ecdfs, *calibration, regions or [region()], CLASSES)
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from torchsdm.core import Decisions, SDMDecisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError, MissingExtraError, NotFittedError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, import_extra
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
 from torchsdm.labels import LabelCodes
 from torchsdm.validation import Array, check_label_array, check_same_length
+from torchsdm.wording import shortened
 
 
 class Compared(NamedTuple):
@@ -54,7 +55,8 @@ def check_decisions(decisions: Any, caller: str) -> None:
 
 
 def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
-    """Require the decisions of an SDM estimator, which have its signals."""
+    """Require the decisions of an SDM estimator, which have its signals, on at least one input."""
+    check_decisions(decisions, caller)
     if not isinstance(decisions, SDMDecisions):
         raise InvalidInputError(
             f"'decisions' of {caller} must be from an SDM estimator. Got decisions without signals."
@@ -118,14 +120,10 @@ class Display:
     def _axes(self, ax: Any, size: tuple[float, float]) -> Any:
         """The given axes, or those of a new figure of a size in inches, with room for labels and legends."""
         caller = f"{type(self).__name__}.plot"
-        try:
-            import matplotlib.pyplot as plt
-            from matplotlib.axes import Axes
-        except ImportError as error:
-            raise MissingExtraError("matplotlib", "report", caller) from error
+        plt = import_extra("matplotlib.pyplot", "report", caller)
         if ax is None:
             _, ax = plt.subplots(figsize=size, layout="constrained")
-        check_type(ax, Axes, "ax", caller, "matplotlib axes or None")
+        check_type(ax, plt.Axes, "ax", caller, "matplotlib axes or None")
         self.ax_, self.figure_ = ax, ax.figure
         return ax
 
@@ -202,6 +200,4 @@ def say(ax: Any, text: str, *, height: float = 0.5, **options: Any) -> None:
 
 def shown(label: Any, longest: int = 18) -> str:
     """The name of a class in a plot."""
-    text = str(label)
-    short = text if len(text) <= longest else text[: longest - 1] + "…"
-    return short.replace("$", "\\$")  # otherwise matplotlib would typeset it as mathematics
+    return shortened(str(label), longest).replace("$", "\\$")  # otherwise matplotlib would typeset it as mathematics

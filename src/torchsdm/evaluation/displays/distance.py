@@ -12,7 +12,6 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.evaluation.displays import _drawing as drawing
 from torchsdm.evaluation.displays._drawing import (
     Display,
-    check_decisions,
     check_sdm_decisions,
     check_type,
     decide,
@@ -78,7 +77,6 @@ class DistanceDisplay(Display):
     ) -> DistanceDisplay:
         """Compare the distances of decisions with eCDFs, such as ``classifier.model_.calibration.ecdfs``."""
         caller = f"{cls.__name__}.from_predictions"
-        check_decisions(decisions, caller)
         decisions = check_sdm_decisions(decisions, caller)
         distances = decisions.nearest_distance.astype(np.float64)
         similar = decisions.similarity > 0

@@ -97,7 +97,9 @@ class PartitionDisplay(Display):
                 f"'region' of {caller} must have the {n_classes} classes of the decisions. "
                 f"Got {len(region.thresholds)}."
             )
-        similarity_edges = _similarity_edges(q_rescaled)
+        # Bins for 0, for the empty stretch up to 1, and from 1 to the largest value on a logarithmic scale.
+        logarithmic = np.geomspace(1.0, max(10.0, float(q_rescaled.max())), _N_BINS - 1)
+        similarity_edges = np.concatenate([[-0.5, 0.5], logarithmic])
         confidence_edges = _from_scale(np.linspace(0, _to_scale(1.0), _N_BINS + 1))
         confidence_edges[[0, -1]] = 0, 1
         groups = [
@@ -232,12 +234,6 @@ _POINTS: tuple[dict[str, Any], ...] = (
     {"label": "wrong, admitted", "marker": "X", "markersize": 7.5, "color": drawing.VERMILLION, "markeredgewidth": 1}
     | {"markeredgecolor": drawing.BLACK, "zorder": 3},
 )
-
-
-def _similarity_edges(q_rescaled: Array) -> Array:
-    """Bins for 0, for the empty stretch up to 1, and from 1 to the largest value on a logarithmic scale."""
-    largest = max(10.0, float(q_rescaled.max()))
-    return np.concatenate([[-0.5, 0.5], np.geomspace(1.0, largest, _N_BINS - 1)])
 
 
 def _to_scale(confidence: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Matching in a few lines, by sorting: what the fast path of ``search`` is tested against."""
+"""Matching in a few lines, by sorting: what ``torchsdm.matching.search`` is tested against."""
 
 from __future__ import annotations
 
