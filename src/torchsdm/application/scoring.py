@@ -76,7 +76,7 @@ def score(
 ) -> Scores:
     """Decide on every row of an input and write the decisions, by default to standard output as JSON lines.
 
-    Input and columns are as for ``SavedModel.reading``, k and texts as for ``answer_rows``. A row that cannot be read
+    Input and columns are as for ``Reading``, k and texts as for ``answer_rows``. A row that cannot be read
     is rejected, or an error if ``strict``. The ``guard`` watches the inputs that are decided on, in their order. With a
     ``backend`` a cluster decides; blocks that are finished are kept in ``parts_of(output)`` until all are.
     """
