@@ -262,9 +262,7 @@ def say(result: dict[str, Any], text: str, as_json: bool) -> None:
 
 
 def warn_of_rejected(bad: Mapping[int, BadRow], n_rows: int, source: str) -> None:
-    """Say on standard error how many rows of an input could not be read, and which came first; nothing if all could."""
-    if not bad:
-        return
+    """Say on standard error how many rows of an input could not be read, and which came first."""
     first = "; ".join(str(bad[number]) for number in sorted(bad)[:_ROWS])
     more = f"; and {len(bad) - _ROWS:,} more" * (len(bad) > _ROWS)
     said = f"{len(bad):,} of {n_rows:,} rows could not be read and {'is' if len(bad) == 1 else 'are'} rejected"

@@ -82,7 +82,8 @@ def evaluate(
         SavedModel.load(model, backend=backend, **language_model), **asked, bad=None if strict else bad
     )
     for name, rows in bad.items():
-        warn_of_rejected(rows, evaluation.n_rows(name), name)
+        if rows:
+            warn_of_rejected(rows, evaluation.n_rows(name), name)
     table, overviews = evaluation.table, evaluation.overviews()
     if as_json or form in ("json", "csv"):
         for note in evaluation.notes:
@@ -142,7 +143,8 @@ def report(
     saved = SavedModel.load(model, **language_model)
     evaluation = report_model(saved, output=output, texts=not no_texts, bad=None if strict else bad, **asked)
     for name, rows in bad.items():
-        warn_of_rejected(rows, evaluation.n_rows(name), name)
+        if rows:
+            warn_of_rejected(rows, evaluation.n_rows(name), name)
     for note in evaluation.notes:
         click.echo(f"sdm: {note}", err=True)
     sizes = {name: evaluation.n_inputs(name) for name in evaluation.data_sets}

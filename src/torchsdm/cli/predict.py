@@ -115,7 +115,8 @@ def predict(
         scores = score(saved, inputs, output=output, guard=guard, backend=cluster, **asked)
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
-    warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
+    if scores.bad:
+        warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
     state = None if guard is None else guard_state(guard)
     if output is not None:
         _say(scores, inputs, output, state, guard_file, as_json)

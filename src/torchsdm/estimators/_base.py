@@ -459,6 +459,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         with self._unchanged_on_error():
             yield models
             self.models_ = models
+            self.__dict__.pop("round_models_", None)  # they lack the update
 
 
 def _names(ids: Sequence[Any] | Array, caller: str) -> list[Any]:

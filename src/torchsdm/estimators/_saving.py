@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -33,6 +33,7 @@ from torchsdm.validation import check_device
 if TYPE_CHECKING:
     from torchsdm.estimators._base import BaseSDMClassifier
 
+S = TypeVar("S")
 T = TypeVar("T", bound="BaseSDMClassifier")
 
 _MACHINE_SETTINGS = ("device", "checkpoint", "backend")
@@ -53,7 +54,7 @@ def write_estimator(estimator: BaseSDMClassifier, path: Path, changes: dict[str,
     tables: dict[str, Any] = {}
     settings = [
         take_apart(model, estimator._codes, prefix, tensors, tables)
-        for model, prefix in zip(estimator.models_, _file_prefixes(len(estimator.models_)), strict=True)
+        for prefix, model in _by_prefix(estimator.models_).items()
     ]
     config = {
         "kind": type(estimator).__name__,
@@ -119,15 +120,14 @@ def read_estimator(
         if cluster is not None and name != "cpu":
             raise InvalidInputError(f"'device' of {kind.__name__}.load must be 'cpu' with a backend. Got {device!r}.")
         (base, settings), named = _restore(kind, stored, device, backend), stored.config.get("changes")
-        prefixes = _file_prefixes(len(settings))
         base.models_ = tuple(
             put_together(stored, one, base._codes, base.block_size, name, prefix)
-            for one, prefix in zip(settings, prefixes, strict=True)
+            for prefix, one in _by_prefix(settings).items()
         )
         if len({tuple(region.alpha for region in model.calibration.regions) for model in base.models_}) > 1:
             raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: its rounds have different alphas.")
         if cluster is not None:
-            for model, prefix in zip(base.models_, prefixes, strict=True):
+            for prefix, model in _by_prefix(base.models_).items():
                 files = stored.files[f"{prefix}support-exemplars"], stored.files[f"{prefix}support"]
                 model.support = ShardedSupport.of(model.support, Shards.of(cluster), StoredSupport(*map(str, files)))
         base._home, base.version_ = stored.directory, 0 if named is None else int(named["version"])
@@ -179,9 +179,9 @@ def _restore(
         raise ModelFileError(f"{stored.directory / CONFIG_NAME} is damaged: {error!r}.") from error
 
 
-def _file_prefixes(n_models: int) -> list[str]:
-    """The file name prefix of each model: only the rounds of an ensemble need telling apart."""
-    return [""] if n_models == 1 else [f"round-{number:02d}-" for number in range(n_models)]
+def _by_prefix(rounds: Sequence[S]) -> dict[str, S]:
+    """Models, or their settings, by how the names of their files begin: one model alone needs no number."""
+    return {f"round-{number:02d}-" if len(rounds) > 1 else "": one for number, one in enumerate(rounds)}
 
 
 def _parameters_to_json(parameters: dict[str, Any]) -> dict[str, Any]:

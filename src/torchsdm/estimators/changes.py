@@ -174,13 +174,9 @@ class Certify(Request):
         sample = classifier.model_.certification
         if self.data is None or sample is None:
             return Entry("certify", 0, details, outcome=_outcome(classifier))
-        ids, texts = sample.examples.all()
-        return Entry(
-            *("certify", len(ids), {**details, "fingerprint": sample.fingerprint, "u": sample.u}),
-            *(ids, classifier._codes.decode(sample.labels), texts),
-            rows=_to_rows(sample.points),
-            outcome=_outcome(classifier),
-        )
+        (ids, texts), labels = sample.examples.all(), classifier._codes.decode(sample.labels)
+        details |= {"fingerprint": sample.fingerprint, "u": sample.u}
+        return Entry("certify", len(ids), details, ids, labels, texts, _to_rows(sample.points), _outcome(classifier))
 
     def asked(self) -> list[Any]:
         """The settings and the sample."""

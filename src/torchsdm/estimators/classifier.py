@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -355,12 +354,6 @@ class SDMClassifier(BaseSDMClassifier):
         """The decisions on the certification points, as they would be made now; None without such points."""
         points = self.model_.certification
         return None if points is None else self.lane_rule_.apply(self.model_.decide_encoded(points.points))
-
-    @contextmanager
-    def _updated_models(self) -> Iterator[tuple[SDMModel, ...]]:
-        with super()._updated_models() as models:
-            yield models
-        self.__dict__.pop("round_models_", None)  # they lack the update
 
     @property
     def model_(self) -> SDMModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -53,7 +53,7 @@ class EncodedPoints:
             places=None if self.places is None else torch.cat([self.places, nowhere]),
         )
 
-    def without(self: AnyPoints, positions: Sequence[int]) -> AnyPoints:
+    def without(self, positions: Sequence[int]) -> EncodedPoints:
         """These points without some; at least one must be left."""
         gone = set(positions)
         kept = [p for p in range(len(self.labels)) if p not in gone]
@@ -66,15 +66,6 @@ class EncodedPoints:
             examples=self.examples.take(kept),
             places=None if self.places is None else self.places[kept],
         )
-
-    def relabelled(self: AnyPoints, positions: Sequence[int], labels: Tensor) -> AnyPoints:
-        """The same points, some with other labels."""
-        changed = self.labels.clone()
-        changed[list(positions)] = labels.to(changed.device)
-        return replace(self, labels=changed)
-
-
-AnyPoints = TypeVar("AnyPoints", bound=EncodedPoints)
 
 
 @dataclass(frozen=True)

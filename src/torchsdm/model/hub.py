@@ -17,7 +17,6 @@ from torchsdm.data import StatesOrigin
 from torchsdm.errors import ModelFileError
 from torchsdm.model.model import SDMModel
 from torchsdm.trust import Certificate
-from torchsdm.validation import Array
 from torchsdm.wording import ADMITS, described, limits, promise_or_why
 
 PAPER = "Similarity-Distance-Magnitude Activations"
@@ -111,6 +110,7 @@ def model_card(estimator: Any) -> str:
         for region in model.calibration.regions
     ]
     certification = [model.certification for model in models if model.certification is not None]
+    source, counts = _describe_data(models, names, estimator.data_source_)
     return _TEMPLATE.format(
         tags="\n".join(f"- {tag}" for tag in TAGS),
         title=f"torchsdm {kind} for {len(names)} classes",
@@ -122,15 +122,15 @@ def model_card(estimator: Any) -> str:
         n_calibration=", ".join(str(len(model.calibration.labels)) for model in models),
         n_certification=", ".join(str(len(one.labels)) for one in certification) or "none",
         fingerprint=estimator.data_fingerprint_,
-        source=_describe_source(models[0], estimator.data_source_),
-        counts=_describe_counts(models, names),
+        source=source,
+        counts=counts,
         promise=_describe_promise(certificate, names, is_current=not models[0].outdated, is_ensemble=len(models) > 1),
         limits="\n".join(f"- {limit}" for limit in limits(None if certificate is None else certificate.promise(names))),
         policy=estimator.policy,
         admits=ADMITS[estimator.policy],
         warnings="\n".join(f"- Warning: {warning}" for warning in estimator.warnings()) or "There are no warnings.",
         regions="\n\n".join(regions),
-        use=_use_states(kind, n_inputs, estimator.input_ndim_) if states_origin is None else _use_texts(states_origin),
+        use=_use(kind, n_inputs, estimator.input_ndim_, states_origin),
     )
 
 
@@ -145,56 +145,43 @@ def _describe_input(n_inputs: int, states_origin: StatesOrigin | None) -> str:
     return f"texts, through {name}{revision} (fingerprint `{model.fingerprint[:16]}`) under the prompt `{template}`"
 
 
-def _use_states(kind: str, n_inputs: int, input_ndim: int) -> str:
-    """Three lines that run, on an input of zeros."""
+def _use(kind: str, n_inputs: int, input_ndim: int, states_origin: StatesOrigin | None) -> str:
+    """Three lines that run: on an input of zeros, or on texts where the language model is still to be found."""
+    if states_origin is not None:
+        asks_for_answers = "{answer}" in states_origin.prompt.template
+        return _USE_TEXTS.format(
+            moved="" if states_origin.model.reference is not None else ', model="path of the language model"',
+            example='["a question"], answers=["its answer"]' if asks_for_answers else '["a text", "another"]',
+        )
     example, shape = f"[[0.0] * {n_inputs}]", f"(N, {n_inputs})"
     if input_ndim == 3:
         example, shape = f"[{example}]", f"(N, positions, {n_inputs})"
     return _USE_STATES.format(kind=kind, example=example, shape=shape)
 
 
-def _use_texts(states_origin: StatesOrigin) -> str:
-    """Three lines that run where the language model is still to be found."""
-    asks_for_answers = "{answer}" in states_origin.prompt.template
-    return _USE_TEXTS.format(
-        moved="" if states_origin.model.reference is not None else ', model="path of the language model"',
-        example='["a question"], answers=["its answer"]' if asks_for_answers else '["a text", "another"]',
-    )
-
-
-def _points(model: SDMModel) -> dict[str, Array]:
-    """The class numbers of the points of each part."""
-    parts = {"training": model.support.labels}
-    if len(model.calibration.labels_apart):
-        parts["calibration"] = model.calibration.labels_apart
-    if model.certification is not None:
-        parts["certification"] = model.certification.labels
-    return {name: labels.cpu().numpy() for name, labels in parts.items()}
-
-
-def _describe_source(model: SDMModel, source: str | None) -> str:
-    n_outside = int((model.support.labels >= len(model.classes)).sum())
-    n = sum(len(labels) for labels in _points(model).values()) - n_outside
-    name = "" if source is None else f" of `{source}`".replace("|", "\\|")
-    outside = f", and {n_outside:,} that belong to no class" if n_outside else ""
-    return f"{n:,} labelled examples{name}{outside}"
-
-
-def _describe_counts(models: Sequence[SDMModel], names: Sequence[str]) -> str:
-    """How many examples of each class there are, in all and in each part."""
-    parts, n_classes = _points(models[0]), len(names)
-    counts = [np.bincount(np.minimum(labels, n_classes), minlength=n_classes + 1) for labels in parts.values()]
-    table = np.stack([np.sum(counts, axis=0), *counts], axis=1).tolist()  # (C + 1, parts + 1)
-    rows = list(zip(names, table[:-1], strict=True))[:_SHOWN_CLASSES]
-    if any(table[-1]):  # background, or what was added to the support
-        rows.append(("no class", table[-1]))
+def _describe_data(models: Sequence[SDMModel], names: Sequence[str], source: str | None) -> tuple[str, str]:
+    """How many labelled examples there are and of what; and a table of them by class, in all and in each part."""
+    calibration, certification, n_classes = models[0].calibration, models[0].certification, len(names)
+    parts = {"training": models[0].support.labels}
+    if len(calibration.labels_apart):
+        parts["calibration"] = calibration.labels_apart
+    if certification is not None:
+        parts["certification"] = certification.labels
+    numbers = [np.minimum(labels.cpu().numpy(), n_classes) for labels in parts.values()]
+    counts = [np.bincount(own, minlength=n_classes + 1) for own in numbers]
+    *table, no_class = np.stack([np.sum(counts, axis=0), *counts], axis=1).tolist()  # C rows of (parts + 1)
+    rows = list(zip(names, table, strict=True))[:_SHOWN_CLASSES]
+    if any(no_class):  # background, or what was added to the support
+        rows.append(("no class", no_class))
     lines = [f"| class | examples | {' | '.join(parts)} |", f"|---|---|{'---|' * len(parts)}"]
     lines += [f"| {name} | {' | '.join(map(str, row))} |" for name, row in rows]
     if n_classes > _SHOWN_CLASSES:
         lines.append(f"\n... and {n_classes - _SHOWN_CLASSES} more classes.")
     if len(models) > 1:
         lines.append("\nThe parts are those of round 0; each round splits the same examples differently.")
-    return "\n".join(lines)
+    name = "" if source is None else f" of `{source}`".replace("|", "\\|")
+    outside = f", and {no_class[0]:,} that belong to no class" if no_class[0] else ""
+    return f"{sum(row[0] for row in table):,} labelled examples{name}{outside}", "\n".join(lines)
 
 
 def _describe_promise(

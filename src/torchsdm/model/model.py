@@ -247,10 +247,11 @@ class SDMModel:
             self.outdated = True
         else:
             points = self.held_out()[of]
-            relabelled = points.relabelled(positions, labels)
-            n_changed = int((relabelled.labels != points.labels).sum())
+            changed = points.labels.clone()
+            changed[list(positions)] = labels.to(changed.device)
+            n_changed = int((changed != points.labels).sum())
             if n_changed:  # the label it has already is no correction
-                self._replace(relabelled, n_changed)
+                self._replace(replace(points, labels=changed), n_changed)
 
     def _keep(self, examples: Examples) -> None:
         """Adopt the examples of a changed support."""
