@@ -9,6 +9,7 @@ import sys
 import warnings
 from enum import Enum
 from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 _LONGEST = 2000  # characters of a text
@@ -118,6 +119,14 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise MissingExtraError(module.partition(".")[0], extra, purpose) from error
+
+
+def installed_version(package: str) -> str | None:
+    """The version of a package; None if it is missing."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 class SDMWarning(_Advising, UserWarning):

@@ -19,9 +19,8 @@ from torchsdm import __version__
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.arithmetic import compile_loops, loops_in_use
 from torchsdm.core import GroupAccuracy, HighReliabilityRegion
-from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError
+from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError, installed_version
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
-from torchsdm.evaluation import installed_version
 from torchsdm.hidden_states import cache_directory, find_model
 from torchsdm.model import Calibration, SDMModel, number_or_none
 from torchsdm.validation import Array

@@ -9,7 +9,7 @@ from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
 from torchsdm.evaluation.displays.risk_coverage import RiskCoverageCurve, RiskCoverageDisplay
 from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
 from torchsdm.evaluation.entrants import GROUPS, SDM_RULES, Entrant, FittedParts, classifier_entrants, paper_entrants
-from torchsdm.evaluation.evaluation import Evaluation, installed_version
+from torchsdm.evaluation.evaluation import Evaluation
 from torchsdm.evaluation.metrics import AdmittedShareScorer, Cell, ood_auroc, ood_fpr_at_95, ordering_score
 from torchsdm.evaluation.report import write_report
 from torchsdm.evaluation.strangers import Overview, explain_labels, split_strangers
@@ -62,7 +62,6 @@ __all__ = [
     "classifier_entrants",
     "csv_text",
     "explain_labels",
-    "installed_version",
     "is_moved",
     "markdown_text",
     "ood_auroc",

@@ -7,7 +7,6 @@ import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 from torchsdm import __version__
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.data import LabelledStates
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, installed_version
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.entrants import Asked, Entrant
 from torchsdm.evaluation.metrics import (
@@ -360,11 +359,3 @@ def _data_fingerprint(data: LabelledStates) -> str:
     tables = [table for table in (data.hidden_states, data.label_logits) if table is not None]
     parts = [fingerprint(torch.as_tensor(table), labels) for table in tables]
     return parts[0] if len(parts) == 1 else hashlib.sha256("".join(parts).encode()).hexdigest()
-
-
-def installed_version(package: str) -> str | None:
-    """The version of a package; None if it is missing."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
