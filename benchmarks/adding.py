@@ -14,7 +14,7 @@ from measure import Figure, compare, judged, seconds
 from problems import clouds, support_of
 
 from torchsdm import SDMClassifier
-from torchsdm.model import ListedExamples
+from torchsdm.model import Examples
 
 SUPPORTS = (10_000, 100_000, 1_000_000)
 ADDED, M = 100, 256
@@ -70,7 +70,7 @@ def _saved_and_loaded(n: int, path: Path) -> SDMClassifier:
         warnings.simplefilter("ignore")  # no region is needed here
         classifier.fit(points[:1_000], labels[:1_000], ids=[f"first {i}" for i in range(1_000)])
     classifier.models_ = (
-        replace(classifier.model_, support=support_of(points, labels), examples=ListedExamples(range(n))),
+        replace(classifier.model_, support=support_of(points, labels), examples=Examples.of(range(n))),
     )
     classifier.save(path)
     return SDMClassifier.load(path)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import torchsdm
 
@@ -73,6 +76,21 @@ def imports_in(code: ast.AST) -> list[tuple[str, str]]:
             found += [(str(node.module), alias.name) for alias in node.names]
     ours = ((name.removeprefix("torchsdm").lstrip("."), what) for name, what in found if name.startswith("torchsdm"))
     return [(what, "") if not name else (name, what) for name, what in ours]  # from torchsdm import errors
+
+
+# --- What lies beside the package -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["benchmarks", "examples", "research", "tools"])
+def test_what_is_imported_from_the_package_is_there(folder):
+    """Also where nothing runs it with the tests."""
+    for path in sorted((REPOSITORY / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "torchsdm":
+                module = importlib.import_module(str(node.module))
+                for name in (alias.name for alias in node.names):
+                    is_module = hasattr(module, "__path__") and importlib.util.find_spec(f"{node.module}.{name}")
+                    assert hasattr(module, name) or is_module, f"{path.name}: {node.module} has no {name}"
 
 
 # --- Rooms -----------------------------------------------------------------------------------------------------------
