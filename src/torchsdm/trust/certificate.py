@@ -445,7 +445,12 @@ def certify(
         windows=windows,
         **_differing(target),
     )
-    certificate = replace(certificate, class_errors=_class_errors(certificate, certification))
+    lowest = certificate.window_thresholds
+    certificate = replace(
+        certificate,
+        windows=tuple(window for window in windows if window.lower >= lowest[window.numbers[0]]),
+        class_errors=_class_errors(certificate, certification),
+    )
     return _with_advice(certificate, calibration, terms) if advice and not certificate.found else certificate
 
 

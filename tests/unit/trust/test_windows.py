@@ -172,6 +172,16 @@ def test_windows_reach_no_lower_than_the_average():
     assert dataclasses.replace(stricter, found=False).window_thresholds.tolist() == found.window_thresholds.tolist()
 
 
+def test_windows_below_the_average_are_not_kept(monkeypatch):
+    calibration, certification = draw(4000, 0, low=0.9), draw(4000, 1, low=0.9)
+    strict = np.array([0.9999, np.inf])  # admits next to nothing
+    monkeypatch.setattr("torchsdm.trust.certificate._walk", lambda *_: (strict, ()))
+    found = certified(calibration, certification, control="groups")
+    assert found.found and not found.windows
+    monkeypatch.setattr("torchsdm.trust.certificate._walk", lambda *_: (strict + np.inf, ()))
+    assert certified(calibration, certification, control="groups").windows
+
+
 def test_what_is_trusted_is_admitted():
     calibration, certification, new = draw(3000, 0), draw(3000, 1), draw(3000, 2)
     found = certified(calibration, certification)
