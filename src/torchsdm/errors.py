@@ -8,8 +8,7 @@ from __future__ import annotations
 import sys
 import warnings
 from enum import Enum
-from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
+from importlib import import_module, metadata
 from typing import Any
 
 _LONGEST = 2000  # characters of a text
@@ -124,8 +123,8 @@ def import_extra(module: str, extra: str, purpose: str) -> Any:
 def installed_version(package: str) -> str | None:
     """The version of a package; None if it is missing."""
     try:
-        return version(package)
-    except PackageNotFoundError:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
         return None
 
 
