@@ -389,7 +389,7 @@ def _in_memory(given: Any, beside: Mapping[str, Any]) -> Source:
         raise InvalidTypeError(f"'source' of Documents must be one split of a dataset. Got {splits}; choose one.")
     if hasattr(given, "column_names") and hasattr(given, "features"):  # datasets.Dataset
         _refuse_beside(beside, "a dataset")
-        return Source("the dataset", lambda: _numbered(given), class_names=lambda: class_names(given.features))
+        return Source("the dataset", lambda: _numbered(given), class_names=class_names(given.features))
     if hasattr(given, "columns") and hasattr(given, "to_dict"):  # pandas.DataFrame
         _refuse_beside(beside, "a table")
         names = [str(name) for name in given.columns]
@@ -418,7 +418,7 @@ def _in_memory(given: Any, beside: Mapping[str, Any]) -> Source:
         check_same_length(len(items), values, f"{name}s", "Documents")
     rows = [dict(zip(("text", *lists), row, strict=True)) for row in zip(items, *lists.values(), strict=True)]
     features = {name: getattr(values, "features", None) for name, values in beside.items()}  # dataset["label"]
-    return Source("the list", lambda: _numbered(rows), class_names=lambda: class_names(features))
+    return Source("the list", lambda: _numbered(rows), class_names=class_names(features))
 
 
 def _document_rows(documents: Sequence[Document]) -> Iterator[Row]:

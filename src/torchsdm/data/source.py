@@ -49,22 +49,21 @@ class Source:
 
     ``kind`` is the ending that all files have, without .gz; empty for objects in memory. ``path`` is where files are as
     given, ``files`` are they in the order of their names within the input. In CSV, values have no types (``is_typed``).
-    ``class_names`` gives the names of classes by column, where rows have only their numbers.
     """
 
     def __init__(
         self,
         name: str,
-        start: Callable[[], Iterator[Row]] = lambda: iter(()),
+        start: Callable[[], Iterator[Row]] | None = None,
         *,
         kind: str = "",
         path: Path | None = None,
         files: tuple[Path, ...] = (),
-        class_names: Callable[[], Mapping[str, Sequence[str]]] = dict,
+        class_names: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        self.name, self.kind, self.path, self.files, self.class_names = name, kind, path, files, class_names
+        self.name, self.kind, self.path, self.files, self._class_names = name, kind, path, files, class_names
         self.is_typed = kind not in _DELIMITERS
-        self._start = start
+        self._start = start or self.file_rows
         self._rest: Iterator[Row] | None = None  # what the next pass reads, if rows of it were looked at
         self._label_readers: dict[str, Callable[[Any], Any]] = {}
         self._copy: Any = None  # the temporary file or folder that is read in place of something else
@@ -100,14 +99,8 @@ class Source:
     @classmethod
     def at(cls, path: Path) -> Source:
         """The input at a path."""
-        if (path / MANIFEST_NAME).is_file():
-            return cls(str(path), kind="states", path=path, files=(path / MANIFEST_NAME,))
-        kind, files = _files_at(path)
-        source = cls(str(path), kind=kind, path=path, files=files)
-        source._start = source.file_rows
-        if kind == ".parquet":
-            source.class_names = source._parquet_class_names
-        return source
+        kind, files = ("states", (path / MANIFEST_NAME,)) if is_states_folder(path) else _files_at(path)
+        return cls(str(path), kind=kind, path=path, files=files)
 
     @contextmanager
     def errors(self) -> Iterator[None]:
@@ -225,20 +218,20 @@ class Source:
             columns = {file: next(reader, []) for file, reader in readers.items()}
         else:
             return  # columns are those of a row
-        first, expected = None, set[str]()
-        for file in filter(columns.get, self.files):
-            found = {name for name in used if name in columns[file]}
-            if first is None:
-                first, expected = file, found
-            for name in sorted(found ^ expected):
-                has, lacks = (file, first) if name in found else (first, file)
+        found = {file: {name for name in used if name in names} for file, names in columns.items() if names}
+        for file, names in found.items():
+            first = next(iter(found))
+            for name in sorted(names ^ found[first]):
+                has, lacks = (file, first) if name in names else (first, file)
                 raise InvalidInputError(
                     f"The files of {self.name} must have the same columns. {self.file_name(lacks)} has no column "
                     f"{name!r}, but {self.file_name(has)} does."
                 )
 
-    def _parquet_class_names(self) -> Mapping[str, Sequence[str]]:
-        """The names of the classes, which must be the same in all files."""
+    def class_names(self) -> Mapping[str, Sequence[str]]:
+        """The names of classes by column, where rows have only their numbers; all files must have the same."""
+        if self.kind != ".parquet":
+            return self._class_names or {}
         first, *others = self.files
         for file in others:
             if self.headers[file].class_names != self.headers[first].class_names:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import selectors
 import signal
 import sys
-import time
 import warnings
 from collections.abc import Callable
+from multiprocessing import Pipe
 from pathlib import Path
 
 from torchsdm.errors import InvalidInputError
@@ -28,25 +27,27 @@ def bounded_text(make: Callable[[], str], what: str) -> str:
     """
     if not hasattr(os, "fork"):
         return _checked(_attempt(make), what)
-    reader, writer = os.pipe()
+    reader, writer = Pipe(duplex=False)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: a copy must not use threads; it does not
         child = os.fork()
     if child == 0:
         try:
-            os.close(reader)
+            reader.close()
             _limit_this_process()
-            with open(writer, "wb") as pipe:
-                pipe.write(_attempt(make))
+            writer.send_bytes(_attempt(make))
         finally:
             os._exit(0)
-    os.close(writer)
+    writer.close()
     try:
-        return _checked(_received(reader), what)
+        answer = reader.recv_bytes() if reader.poll(_WAIT) else b""
+    except (EOFError, OSError):  # it was stopped
+        answer = b""
     finally:
-        os.close(reader)
+        reader.close()
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+    return _checked(answer, what)
 
 
 def _attempt(make: Callable[[], str]) -> bytes:
@@ -81,16 +82,3 @@ def _limit_this_process() -> None:
         most = resource.getrlimit(resource.RLIMIT_AS)[1]
         wanted = size + _MEMORY
         resource.setrlimit(resource.RLIMIT_AS, (wanted if most == resource.RLIM_INFINITY else min(wanted, most), most))
-
-
-def _received(reader: int) -> bytes:
-    """All that comes, until the other end is closed or it is time."""
-    until, content = time.monotonic() + _WAIT, b""
-    with selectors.DefaultSelector() as waiting:  # select() itself takes no descriptor above 1,023
-        waiting.register(reader, selectors.EVENT_READ)
-        while (left := until - time.monotonic()) > 0 and waiting.select(left):
-            part = os.read(reader, 1 << 16)
-            if not part:
-                return content
-            content += part
-    return b""
