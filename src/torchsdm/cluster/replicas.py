@@ -167,4 +167,4 @@ def _reading(
     reader: BlockReader,
 ) -> Callable[[tuple[int, Sequence[Document]]], tuple[int, ExtractedStates]]:
     extraction = reader.extraction
-    return lambda numbered: (numbered[0], extraction.extract(numbered[1], source=reader.source))
+    return lambda numbered: (numbered[0], extraction.run(extraction.encoder.encode(numbered[1]), source=reader.source))

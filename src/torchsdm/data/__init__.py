@@ -1,6 +1,6 @@
 """Texts and hidden states with their labels: read from files, checked, in memory and stored on disk."""
 
-from torchsdm.data._rows import Place, Unreadable, csv_rows
+from torchsdm.data._rows import Place, Unreadable
 from torchsdm.data.documents import BadRow, BadRows, Document, Documents
 from torchsdm.data.folder import FolderWriter, folder_origin, n_stored_rows
 from torchsdm.data.labelled import (
@@ -35,7 +35,6 @@ __all__ = [
     "StatesOrigin",
     "StatesStore",
     "Unreadable",
-    "csv_rows",
     "digest",
     "folder_origin",
     "is_states_folder",

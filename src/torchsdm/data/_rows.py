@@ -44,7 +44,6 @@ class Unreadable(str):
 
 Row: TypeAlias = "tuple[str, Mapping[str, Any] | Unreadable]"
 """A place, "line 4" or "row 4" counted from 1, and the values by column."""
-ReadRow: TypeAlias = "tuple[str, Mapping[str, Any]]"
 
 
 def text_lines(name: str | Path, stream: IO[bytes] | None = None) -> Iterator[tuple[str, Unreadable | None]]:
@@ -91,7 +90,7 @@ def json_rows(lines: Iterable[tuple[str, Unreadable | None]]) -> Iterator[Row]:
         yield Place(f"line {number}", number), row
 
 
-def readable_rows(rows: Iterable[Row], name: object) -> Iterator[ReadRow]:
+def readable_rows(rows: Iterable[Row], name: object) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """The same rows; one that cannot be read is an error, which names it."""
     for place, row in rows:
         if isinstance(row, Unreadable):
@@ -108,13 +107,11 @@ def usual_keys(rows: Sequence[Mapping[str, Any]], share: float = 0.5) -> list[st
 # --- CSV -------------------------------------------------------------------------------------------------------------
 
 
-def csv_rows(path: Path, delimiter: str = ",") -> Iterator[ReadRow]:
-    """The rows of a CSV file with a header, as strings by column, each with the line it starts on."""
-    return readable_rows(delimited_rows(path, delimiter), path)
-
-
 def delimited_rows(path: Path, delimiter: str) -> Iterator[Row]:
-    """The same, with rows that cannot be read. Wrong quotes stay an error: where the next row begins is not known."""
+    """The rows of a CSV file with a header, as strings by column, each with the line it starts on.
+
+    Wrong quotes are an error even here: where the next row begins is not known.
+    """
     number, faults = 1, list[Unreadable]()
 
     def lines() -> Iterator[str]:

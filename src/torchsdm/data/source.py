@@ -99,7 +99,7 @@ class Source:
     @classmethod
     def at(cls, path: Path) -> Source:
         """The input at a path."""
-        kind, files = ("states", (path / MANIFEST_NAME,)) if is_states_folder(path) else _files_at(path)
+        kind, files = _files_at(path)
         return cls(str(path), kind=kind, path=path, files=files)
 
     @contextmanager
@@ -309,11 +309,13 @@ def is_data(name: PurePath) -> bool:
 
 
 def _files_at(path: Path) -> tuple[str, tuple[Path, ...]]:
-    """The files at a path, and the ending that they have, without .gz.
+    """The files at a path, and the ending that they have, without .gz; of a folder of states, the manifest.
 
-    A path is a file, a folder with what is below it, or a pattern such as data/*.parquet. Like Spark and Arrow, folders
-    and patterns leave out names that begin with a dot or an underscore (_SUCCESS).
+    Otherwise a path is a file, a folder with what is below it, or a pattern such as data/*.parquet. Like Spark and
+    Arrow, folders and patterns leave out names that begin with a dot or an underscore (_SUCCESS).
     """
+    if is_states_folder(path):
+        return "states", (path / MANIFEST_NAME,)
     files = (path,) if path.is_file() else _found(path)
     kinds = [next((end for end in reversed(file.suffixes) if end != ".gz"), "none") for file in files]
     other = next((file for file, kind in zip(files, kinds, strict=True) if kind != kinds[0]), None)

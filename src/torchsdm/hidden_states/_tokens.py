@@ -252,8 +252,8 @@ class PromptEncoder:
             if self.segments != "fields":
                 start, inner = chars["document"][0], split_spans(document.text, self.segments)
                 segments = [(start + left, start + right) for left, right in inner]
-            found = [_token_span(span, offsets) for span in segments]
-            spans += join_spans([span for span in found if span is not None], self.n_segments)
+            found = [_touching(span, offsets).tolist() for span in segments]
+            spans += join_spans([(tokens[0], tokens[-1] + 1) for tokens in found if tokens], self.n_segments)
             spans += [spans[0]] * (1 + self.n_segments - len(spans))
         return TokenSequence(document, ids.tolist(), spans, n_cut)
 
@@ -303,9 +303,3 @@ def _positions_in(span: Span, offsets: Array) -> Array:
     between = np.arange(touching[0], touching[-1] + 1)
     is_inside: Array = (offsets[between, 0] >= span[0]) & (offsets[between, 1] <= span[1])
     return between[is_inside]
-
-
-def _token_span(span: Span, offsets: Array) -> Span | None:
-    """The tokens of a span of characters; None if none of them is left."""
-    positions = _touching(span, offsets)
-    return (int(positions[0]), int(positions[-1]) + 1) if len(positions) else None

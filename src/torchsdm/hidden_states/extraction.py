@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from torchsdm.data import Document, ExtractedStates, LabelledStates, ModelOrigin, PoolingOrigin, StatesOrigin
+from torchsdm.data import ExtractedStates, LabelledStates, ModelOrigin, PoolingOrigin, StatesOrigin
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.hidden_states._tokens import PromptEncoder, Span, TokenSequence
 from torchsdm.hidden_states.backbone import Backbone, Beginning, Layer
@@ -106,19 +106,16 @@ class Extraction:
             PoolingOrigin(self.parts, self.layer, encoder.segments, encoder.n_segments, encoder.max_tokens),
         )
 
-    def extract(
-        self, documents: Sequence[Document], on_batch: Callable[[int], object] = lambda _: None, source: str = ""
-    ) -> ExtractedStates:
-        """The states of documents of a source, all of which can be run; ``on_batch`` gets the size of each batch."""
-        return self.run(self.encoder.encode(documents), on_batch, source)
-
     def run(
         self,
         sequences: Sequence[TokenSequence],
         on_batch: Callable[[int], object] = lambda _: None,
         source: str | None = None,
     ) -> ExtractedStates:
-        """The states of tokens; those that are not finite are an error if the source is named."""
+        """The states of tokens; those that are not finite are an error if the source is named.
+
+        ``on_batch`` gets the size of each batch.
+        """
         words = self.encoder.words
         states: Array | None = None  # (N, P, D), once the first batch gives D
         logits = np.empty((len(sequences), len(words)), dtype=np.float32)

@@ -478,7 +478,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
                     while latest[0] < number:
                         latest = next(made, (math.inf, None))
                     if latest[0] != number or latest[1] is None:  # here, or it seemed to be kept and is damaged
-                        return reader.extraction.extract(block, progress.update, documents.name)
+                        sequences = reader.extraction.encoder.encode(block)
+                        return reader.extraction.run(sequences, progress.update, documents.name)
                     progress.update(len(latest[1]))
                     return latest[1]
 

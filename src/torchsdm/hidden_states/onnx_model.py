@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from torchsdm.errors import BackboneError, InvalidInputError, MissingExtraError
 from torchsdm.validation import Array
@@ -38,7 +38,7 @@ class OnnxOutput(NamedTuple):
     """The states of every layer, embeddings first, if the file has them and they were requested."""
 
 
-class OnnxModel:
+class OnnxModel(nn.Module):
     """An encoder in an ONNX file, which ``Backbone`` runs as it runs a model of transformers.
 
     ``skeleton`` is the architecture without its weights, which knows its configuration and its positions. With
@@ -58,6 +58,7 @@ class OnnxModel:
     device = torch.device("cpu")
 
     def __init__(self, file: Path, skeleton: Any, *, device: str = "cpu", dtype: str | None = None) -> None:
+        super().__init__()
         self.file, self.config, self._skeleton, self._place = file, skeleton.config, skeleton, torch.device(device)
         self._open()
         number_type = self._types[self._last]
@@ -72,7 +73,7 @@ class OnnxModel:
             )
         self.runs_alone = self._has_one_row or self._depends_on_its_batch()
 
-    def __call__(
+    def forward(
         self, *, input_ids: Tensor, attention_mask: Tensor, output_hidden_states: bool = False, **_: Any
     ) -> OnnxOutput:
         """The states of a batch of padded token ids (B, L)."""
@@ -93,15 +94,6 @@ class OnnxModel:
 
     def get_output_embeddings(self) -> None:
         """There is no output layer."""
-
-    def named_modules(self) -> Iterable[tuple[str, Any]]:
-        """The modules of the architecture, without weights."""
-        named: Iterable[tuple[str, Any]] = self._skeleton.named_modules()
-        return named
-
-    def eval(self) -> OnnxModel:
-        """It is never anything but frozen."""
-        return self
 
     # ---------------------------------------------------------------- inside
 

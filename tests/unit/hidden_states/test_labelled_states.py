@@ -388,7 +388,7 @@ def test_what_a_killed_writer_left_is_no_hindrance(cache, directory):
 
 
 def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_run(cache, directory, monkeypatch):
-    monkeypatch.setattr(Extraction, "extract", lambda *arguments: pytest.fail("states were extracted"))
+    monkeypatch.setattr(Extraction, "run", lambda *arguments: pytest.fail("states were extracted"))
     directory.parent.write_bytes(b"a file where the folder should be")
     with pytest.raises(CheckpointError) as raised:
         cache().states(documents_of(3))
