@@ -17,7 +17,7 @@ from safetensors import safe_open
 from small import small_settings
 from torchsdm import DriftGuard, SDMClassifier, SDMEnsemble
 from torchsdm.data import Document
-from torchsdm.data.folder import FolderWriter, StatesFolder
+from torchsdm.data.store import FolderWriter, StatesFolder
 from torchsdm.model import sdm_numpy
 from torchsdm.training import stored_epochs
 

@@ -25,8 +25,7 @@ from tools.chaos.mutations import (
 )
 from torchsdm import Documents, read_states
 from torchsdm.data import Source, state_blocks
-from torchsdm.data.folder import folder_origin, n_stored_rows
-from torchsdm.data.store import read_block
+from torchsdm.data.store import begun_folder, read_block
 from torchsdm.files import describe_file
 
 
@@ -286,8 +285,8 @@ class StatesFolder(Target):
 
     def read(self, folder: Path) -> None:
         try:
-            folder_origin(folder)
-            n_stored_rows(folder)
+            if (begun := begun_folder(folder)) is not None:
+                _ = begun.origin, begun.n_finished_rows
             read_states(folder, needs_labels=False)
         finally:
             for block in state_blocks(folder, 5):

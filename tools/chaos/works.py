@@ -21,7 +21,7 @@ import numpy as np
 import tiny_models
 from sdm_command import good
 from torchsdm import SDMClassifier
-from torchsdm.data.folder import StatesFolder
+from torchsdm.data.store import StatesFolder
 from torchsdm.errors import SDMWarning
 
 D = 8

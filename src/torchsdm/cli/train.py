@@ -248,9 +248,10 @@ def embed(
     """
 
     def n_kept() -> int:
-        from torchsdm.data import n_stored_rows
+        from torchsdm.data import begun_folder
 
-        return n_stored_rows(output)
+        folder = begun_folder(output)
+        return 0 if folder is None else folder.n_finished_rows
 
     with resumable(n_kept, "document", output):
         extractor = extractor_of(**asked, **settings)

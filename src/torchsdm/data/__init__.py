@@ -2,8 +2,8 @@
 
 from torchsdm.data._rows import Place, Unreadable
 from torchsdm.data.documents import BadRow, BadRows, Document, Documents
-from torchsdm.data.folder import FolderWriter, folder_origin, n_stored_rows
 from torchsdm.data.labelled import (
+    ExtractedStates,
     LabelledStates,
     ModelOrigin,
     PoolingOrigin,
@@ -13,7 +13,7 @@ from torchsdm.data.labelled import (
 )
 from torchsdm.data.source import STANDARD_INPUT, Source, is_states_folder
 from torchsdm.data.states import USUAL_NAMES, read_states, state_blocks, state_of, states_of, usual_shape
-from torchsdm.data.store import ExtractedStates, StatesStore, digest
+from torchsdm.data.store import FolderWriter, StatesStore, begun_folder, digest
 from torchsdm.settings import Columns
 
 __all__ = [
@@ -35,11 +35,10 @@ __all__ = [
     "StatesOrigin",
     "StatesStore",
     "Unreadable",
+    "begun_folder",
     "digest",
-    "folder_origin",
     "is_states_folder",
     "join_states",
-    "n_stored_rows",
     "read_states",
     "state_blocks",
     "state_of",

@@ -1,4 +1,4 @@
-"""Labelled hidden states: joining them, taking rows, and what they were made from."""
+"""Hidden states with what is known about them: joining them, taking rows, and what they were made from."""
 
 from __future__ import annotations
 
@@ -116,6 +116,34 @@ class StatesOrigin:
             return cls(*map(check_fields, parts))  # type: ignore[arg-type]  # one of each
         except (KeyError, TypeError, ValueError) as error:
             raise InvalidInputError(f"These values do not describe the origin of hidden states: {error!r}.") from error
+
+
+@dataclass(frozen=True)
+class ExtractedStates:
+    """What a language model makes of N documents."""
+
+    hidden_states: Array
+    """h, (N, D) float32; (N, 1 + segments, D) with segments."""
+    label_logits: Array | None
+    """The language model's own logits of the label words (N, C), in the order of the prompt's ``label_words``."""
+    n_tokens: Array
+    """Tokens of each document under the prompt, as run (N,)."""
+    n_cut: Array
+    """Tokens that each document lost because it was too long (N,)."""
+
+    def __len__(self) -> int:
+        return len(self.hidden_states)
+
+    @classmethod
+    def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
+        """The states of several blocks, one after the other."""
+        logits = [block.label_logits for block in blocks if block.label_logits is not None]
+        return cls(
+            np.concatenate([block.hidden_states for block in blocks]),
+            np.concatenate(logits) if logits else None,
+            np.concatenate([block.n_tokens for block in blocks]),
+            np.concatenate([block.n_cut for block in blocks]),
+        )
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from torchsdm.errors import EmptyInputError, InvalidInputError, import_extra
 from torchsdm.labels import stripped_label
 
 STANDARD_INPUT = "-"
-MANIFEST_NAME = "manifest.json"  #: marks a folder of hidden states (``torchsdm.data.folder``)
+MANIFEST_NAME = "manifest.json"  #: marks a folder of hidden states (``torchsdm.data.store``)
 SAMPLE = 1024  #: rows that tell the usual columns
 TEXT_KINDS = (".jsonl", ".csv", ".tsv", ".parquet")  # of which several files can be one input
 _STATE_KINDS = (".npz", ".safetensors", ".jsonl", ".parquet")

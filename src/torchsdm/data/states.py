@@ -20,9 +20,9 @@ from safetensors import SafetensorError, safe_open
 
 from torchsdm.data._rows import PARQUET_ROWS, Place, Row, Unreadable, parquet_rows, readable_rows, usual_keys
 from torchsdm.data.documents import BadRow, BadRows
-from torchsdm.data.folder import StatesFolder
 from torchsdm.data.labelled import LabelledStates
 from torchsdm.data.source import SAMPLE, Source
+from torchsdm.data.store import StatesFolder
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy, TorchSDMError
 from torchsdm.labels import stripped_labels
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive, check_same_length, is_storable_id

@@ -4,8 +4,11 @@ A block is one safetensors file with the states of some documents, named by a di
 texts, answers, language model, prompt, settings. So a changed text or setting gives a new name, a stored block is never
 extracted again, and a damaged one is.
 
-``StatesStore`` is a folder of blocks, such as the cache; several processes can use it at once. The folder of one run,
-as ``sdm embed`` writes it, has the same blocks and lists them in order (``torchsdm.data.folder``).
+``StatesStore`` is a folder of blocks, such as the cache; several processes can use it at once. ``StatesFolder`` has the
+blocks of one run in order, as ``sdm embed`` writes it. Next to each block are its ids, labels and texts as JSONL, and a
+manifest names every finished block with its digest and says what the states were made from. It is replaced atomically
+after each block, so it never names half a block. A different run (language model, prompt or input) is refused, not
+mixed in.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -25,41 +29,27 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from torchsdm.data.documents import Document
-from torchsdm.data.labelled import StatesOrigin
-from torchsdm.files import replace_file, strict_json, writing_to
+from torchsdm.data.labelled import ExtractedStates, StatesOrigin
+from torchsdm.data.source import MANIFEST_NAME
+from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError
+from torchsdm.files import (
+    describe_file,
+    file_problem,
+    is_file_entry,
+    only_writer,
+    parse_json,
+    remove_unfinished,
+    replace_file,
+    strict_json,
+    writing_to,
+)
 from torchsdm.validation import Array
-
-
-@dataclass(frozen=True)
-class ExtractedStates:
-    """What a language model makes of N documents."""
-
-    hidden_states: Array
-    """h, (N, D) float32; (N, 1 + segments, D) with segments."""
-    label_logits: Array | None
-    """The language model's own logits of the label words (N, C), in the order of the prompt's ``label_words``."""
-    n_tokens: Array
-    """Tokens of each document under the prompt, as run (N,)."""
-    n_cut: Array
-    """Tokens that each document lost because it was too long (N,)."""
-
-    def __len__(self) -> int:
-        return len(self.hidden_states)
-
-    @classmethod
-    def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
-        """The states of several blocks, one after the other."""
-        logits = [block.label_logits for block in blocks if block.label_logits is not None]
-        return cls(
-            np.concatenate([block.hidden_states for block in blocks]),
-            np.concatenate(logits) if logits else None,
-            np.concatenate([block.n_tokens for block in blocks]),
-            np.concatenate([block.n_cut for block in blocks]),
-        )
-
+from torchsdm.wording import shortened
 
 Make = Callable[[], ExtractedStates]  # runs the language model
 _REMEDY = " Set TORCHSDM_CACHE (or cache=...) to a writable folder."
+_FORMAT = "torchsdm-states"
+_FORMAT_VERSION = 1
 
 
 # --- Blocks ----------------------------------------------------------------------------------------------------------
@@ -185,3 +175,265 @@ def _read_origin(path: Path) -> StatesOrigin | None:
         return StatesOrigin.from_json(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return None
+
+
+# --- The folder of a run ---------------------------------------------------------------------------------------------
+
+
+class FolderWriter:
+    """Writes the states of one run, resuming an earlier one. Use it as a context manager.
+
+    The directory is created if missing; one made from another origin or other documents, of which ``documents`` is the
+    fingerprint, is refused. A block has ``shard_size`` documents; a resumed run keeps the size it started with.
+    ``facts`` are worth recording but do not affect states, such as versions.
+    """
+
+    def __init__(
+        self,
+        directory: str | Path,
+        origin: StatesOrigin,
+        documents: str,
+        n_rows: int,
+        shard_size: int,
+        facts: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.directory = Path(directory)
+        self.n_extracted = 0
+        """Documents that this object had to extract."""
+        self._origin = origin
+        self._fresh: dict[str, Any] = {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "origin": {**json.loads(strict_json(origin.to_json())), "documents": {"fingerprint": documents}},
+            "facts": dict(facts or {}),
+            "n_rows": n_rows,
+            "shard_size": shard_size,
+            "shards": [],
+        }
+
+    def __enter__(self) -> FolderWriter:
+        with writing_to(self.directory), ExitStack() as held:
+            held.enter_context(only_writer(self.directory))
+            self._manifest = self._resume()
+            remove_unfinished(self.directory)
+            self._write_manifest(self._manifest)  # before any block: files next to a manifest are ours
+            self._held = held.pop_all()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self._held.close()
+
+    @property
+    def shard_size(self) -> int:
+        """Documents per block, as the run started."""
+        return int(self._manifest["shard_size"])
+
+    @property
+    def n_finished(self) -> int:
+        """Number of finished blocks."""
+        return len(self._manifest["shards"])
+
+    def counted(self, name: str) -> int:
+        """The sum of a count over all finished blocks."""
+        return sum(int(shard["counts"][name]) for shard in self._manifest["shards"])
+
+    def has(self, documents: Sequence[Document]) -> bool:
+        """Whether there is a file of the states of some documents; only ``add`` finds out if it is damaged."""
+        return (self.directory / block_name(self._origin, documents)).is_file()
+
+    def add(self, documents: Sequence[Document], make: Make) -> ExtractedStates:
+        """The states of the next documents, made if they are not stored, and listed in the manifest."""
+        path = self.directory / block_name(self._origin, documents)
+        stored = read_block(path)
+        states = make() if stored is None else stored[0]
+        if len(states) != len(documents):
+            raise InvalidInputError(
+                f"The states of FolderWriter.add must have {len(documents)} rows. Got {len(states)}."
+            )
+        columns = ("id", "text", "label", "answer")
+        kept = ({name: getattr(one, name) for name in columns if getattr(one, name) is not None} for one in documents)
+        lines = [json.dumps(example, ensure_ascii=False, allow_nan=False) for example in kept]
+        examples = self.directory / f"examples-{self.n_finished:05d}.jsonl"
+        with writing_to(self.directory, " Finished blocks are kept."):
+            if stored is None:
+                write_block(path, states)
+            replace_file(examples, "".join(f"{line}\n" for line in lines).encode())
+            shard = {
+                "rows": len(lines),
+                "counts": {"documents_cut": int((states.n_cut > 0).sum()), "tokens_cut": int(states.n_cut.sum())},
+                "states": describe_file(path),
+                "examples": describe_file(examples),
+            }
+            manifest = {**self._manifest, "shards": [*self._manifest["shards"], shard]}
+            self._write_manifest(manifest)
+        self._manifest = manifest
+        self.n_extracted += len(states) if stored is None else 0
+        return states
+
+    def _write_manifest(self, manifest: dict[str, Any]) -> None:
+        replace_file(self.directory / MANIFEST_NAME, f"{strict_json(manifest)}\n".encode())
+
+    def _resume(self) -> dict[str, Any]:
+        """The manifest to resume from: a new one, or that of an earlier run up to its first damaged block."""
+        stored = begun_folder(self.directory)
+        if stored is None:
+            if any(self.directory.glob("[!.]*.safetensors")):
+                raise CheckpointError(
+                    f"{self.directory} contains safetensors files that are not ours. Use a separate directory."
+                )
+            return dict(self._fresh)
+        then, now = stored.manifest, self._fresh
+        fingerprints = (manifest["origin"]["documents"]["fingerprint"] for manifest in (then, now))
+        differences = (
+            stored.origin.difference(StatesOrigin.from_json(now["origin"])),
+            ("documents fingerprint", *fingerprints),
+            ("number of documents", then["n_rows"], now["n_rows"]),
+        )
+        for what, old, new in filter(None, differences):
+            if old != new:
+                raise CheckpointError(
+                    f"{self.directory} was made with a different {what}: {shortened(repr(old))} then, "
+                    f"{shortened(repr(new))} now. Use another directory, or remove this one to start over."
+                )
+        sound = takewhile(lambda shard: stored.problem_of(shard, with_digest=True) is None, then["shards"])
+        return {**then, "shards": list(sound)}
+
+
+@dataclass(frozen=True)
+class StatesFolder:
+    """A folder that ``FolderWriter`` wrote, checked on opening."""
+
+    directory: Path
+    manifest: dict[str, Any]
+
+    @classmethod
+    def open(cls, directory: str | Path, *, verify: bool = False) -> StatesFolder:
+        """Open a folder, checking that every finished block is present and complete; ``verify`` checks digests too."""
+        directory = Path(directory)
+        stored = cls(directory, _read_manifest(directory / MANIFEST_NAME))
+        for shard in stored.manifest["shards"]:
+            stored._check(shard, with_digest=verify)
+        return stored
+
+    @property
+    def origin(self) -> StatesOrigin:
+        """What the states were made from."""
+        return StatesOrigin.from_json(self.manifest["origin"])
+
+    def problem_of(self, shard: Mapping[str, Any], *, with_digest: bool = False) -> str | None:
+        """What is wrong with the files of a block; None if nothing is."""
+        entries = (shard[kind] for kind in ("states", "examples"))
+        problems = (file_problem(self.directory, entry, with_digest=with_digest) for entry in entries)
+        return next(filter(None, problems), None)
+
+    def _check(self, shard: Mapping[str, Any], *, with_digest: bool) -> None:
+        problem = self.problem_of(shard, with_digest=with_digest)
+        if problem is not None:
+            raise ModelFileError(f"{problem} Run the extraction again; it redoes this block.")
+
+    @property
+    def n_finished_rows(self) -> int:
+        """Number of finished rows."""
+        return sum(int(shard["rows"]) for shard in self.manifest["shards"])
+
+    def check_complete(self) -> None:
+        """Refuse an unfinished run."""
+        if self.n_finished_rows != self.manifest["n_rows"]:
+            raise ModelFileError(
+                f"{self.directory} is not finished: {self.n_finished_rows} of {self.manifest['n_rows']} rows are "
+                "done. Run the extraction again; it resumes where it stopped."
+            )
+
+    def block_examples(self) -> Iterator[list[dict[str, Any]]]:
+        """The ids, texts and labels of each block in turn."""
+        for shard in self.manifest["shards"]:
+            path = self.directory / shard["examples"]["file"]
+            try:
+                with open(path, encoding="utf-8") as lines:
+                    examples = [parse_json(line) for line in lines]
+                if not all(isinstance(example, dict) for example in examples):
+                    raise ValueError("expected a JSON object in each line")
+                _check_rows(path.name, examples, shard)
+            except (OSError, ValueError) as error:
+                raise ModelFileError(f"{path} is damaged: {error}.") from error
+            yield examples
+
+    def block_arrays(self, *, verify: bool = False) -> Iterator[dict[str, Array]]:
+        """The arrays of each block in turn; with ``verify``, the digests of its files are checked first.
+
+        All blocks have the same arrays, each with one dtype and one row shape.
+        """
+        expected: dict[str, Any] | None = None
+        for shard in self.manifest["shards"]:
+            if verify:
+                self._check(shard, with_digest=True)
+            path = self.directory / shard["states"]["file"]
+            try:
+                with safe_open(path, framework="pt") as archive:
+                    arrays = {key: archive.get_tensor(key).numpy() for key in archive.keys()}  # noqa: SIM118
+                for key, array in arrays.items():
+                    _check_rows(key, array, shard)
+                found = {key: (str(array.dtype), *array.shape[1:]) for key, array in arrays.items()}
+                if found != (expected := expected or found):
+                    raise ValueError(f"it has {found}, but the first block has {expected}")
+            except (SafetensorError, OSError, TypeError, ValueError) as error:  # TypeError: a type that NumPy lacks
+                raise ModelFileError(f"{path} is damaged and cannot be read: {error}.") from error
+            yield arrays
+
+    def arrays(self) -> dict[str, Array]:
+        """The arrays of all rows, joined."""
+        joined: dict[str, Array] = {}
+        start = 0
+        for shard, arrays in zip(self.manifest["shards"], self.block_arrays(), strict=True):
+            for key, block in arrays.items():
+                if key not in joined:
+                    joined[key] = np.empty((self.n_finished_rows, *block.shape[1:]), dtype=block.dtype)
+                joined[key][start : start + len(block)] = block
+            start += int(shard["rows"])
+        return joined
+
+
+def begun_folder(directory: Path) -> StatesFolder | None:
+    """The folder of a run, whose blocks are not looked at; None if nothing was written to it yet."""
+    path = directory / MANIFEST_NAME
+    return StatesFolder(directory, _read_manifest(path)) if path.exists() else None
+
+
+def _check_rows(what: str, values: Sized, shard: Mapping[str, Any]) -> None:
+    if len(values) != shard["rows"]:
+        raise ValueError(f"{what} has {len(values)} rows, not {shard['rows']}")
+
+
+def _read_manifest(path: Path) -> dict[str, Any]:
+    try:
+        manifest = parse_json(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelFileError(f"{path} is missing: {path.parent} contains no hidden states.") from error
+    except (OSError, ValueError) as error:
+        raise ModelFileError(f"{path} is damaged: {error}. Remove the directory to start over.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise ModelFileError(f"{path} is not a torchsdm states manifest; left untouched.")
+    if manifest.get("format_version") != _FORMAT_VERSION:
+        raise ModelFileError(
+            f"{path} has format version {manifest.get('format_version')!r}; this torchsdm reads {_FORMAT_VERSION}."
+        )
+    if not _is_manifest(manifest):
+        raise ModelFileError(f"{path} is damaged: entries are missing or invalid. Remove the directory to start over.")
+    return manifest
+
+
+def _is_manifest(manifest: dict[str, Any]) -> bool:
+    """Whether all that is read of a manifest is there, and of its type."""
+    try:
+        StatesOrigin.from_json(manifest["origin"])
+        shards = manifest["shards"]
+        numbers = [manifest["n_rows"], manifest["shard_size"], *(shard["rows"] for shard in shards)]
+        return (
+            isinstance(manifest["origin"]["documents"]["fingerprint"], str)
+            and isinstance(shards, list)
+            and all(isinstance(number, int) for number in numbers)
+            and all(isinstance(shard["counts"], dict) for shard in shards)
+            and all(is_file_entry(shard[kind]) for shard in shards for kind in ("states", "examples"))
+        )
+    except (KeyError, TypeError, InvalidInputError):
+        return False

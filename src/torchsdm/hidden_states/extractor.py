@@ -25,8 +25,8 @@ from torchsdm.data import (
     PromptOrigin,
     StatesOrigin,
     StatesStore,
+    begun_folder,
     digest,
-    folder_origin,
     join_states,
 )
 from torchsdm.errors import BackboneError, InvalidInputError, InvalidTypeError
@@ -245,8 +245,8 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
         check_positive(shard_size, "shard_size", "HiddenStateExtractor.extract_to", integer=True)
         documents = self.as_documents(documents, answers)
         report = documents.report  # before the model is loaded: problems with the documents show at once
-        earlier = folder_origin(directory)
-        origin = self._prepare(None if earlier is None else earlier.prompt).origin
+        earlier = begun_folder(directory)
+        origin = self._prepare(None if earlier is None else earlier.origin.prompt).origin
         facts = {
             "torchsdm": __version__,
             "torch": torch.__version__,

@@ -30,7 +30,7 @@ from torchsdm.data import (
     StatesOrigin,
     state_blocks,
 )
-from torchsdm.data.folder import MANIFEST_NAME, FolderWriter, StatesFolder, folder_origin
+from torchsdm.data.store import MANIFEST_NAME, FolderWriter, StatesFolder, begun_folder
 from torchsdm.errors import CheckpointError, InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.files import describe_file
 from warm_process import WarmProcess
@@ -560,11 +560,11 @@ def test_another_number_of_rows_is_refused(unfinished, n_rows):
 
 
 def test_the_origin_of_a_directory_can_be_asked_for(unfinished, tmp_path):
-    assert folder_origin(unfinished) == ORIGIN
-    assert folder_origin(tmp_path / "none") is None
+    assert begun_folder(unfinished).origin == ORIGIN
+    assert begun_folder(tmp_path / "none") is None
     (unfinished / MANIFEST_NAME).write_text("{")
     with pytest.raises(ModelFileError, match=r"manifest.json is damaged"):
-        folder_origin(unfinished)
+        begun_folder(unfinished)
 
 
 def test_safetensors_files_of_something_else_are_refused_and_left_alone(tmp_path):
