@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -98,11 +98,10 @@ class StatesOrigin:
     def to_json(self) -> dict[str, dict[str, Any]]:
         """Plain values that ``from_json`` reads."""
         prompt = {**vars(self.prompt), "chat_options": dict(self.prompt.chat_options)}
-        prompt["label_words"] = [[label, word] for label, word in self.prompt.label_words]
-        states = {
-            name: list(value) if isinstance(value, tuple) else value for name, value in vars(self.pooling).items()
-        }
-        return {"model": dict(vars(self.model)), "prompt": prompt, "states": states}
+        prompt["label_words"] = [list(pair) for pair in self.prompt.label_words]
+        states = vars(self.pooling).items()
+        plain = {name: list(value) if isinstance(value, tuple) else value for name, value in states}
+        return {"model": dict(vars(self.model)), "prompt": prompt, "states": plain}
 
     @classmethod
     def from_json(cls, stored: Any) -> StatesOrigin:
@@ -137,13 +136,8 @@ class ExtractedStates:
     @classmethod
     def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
         """The states of several blocks, one after the other."""
-        logits = [block.label_logits for block in blocks if block.label_logits is not None]
-        return cls(
-            np.concatenate([block.hidden_states for block in blocks]),
-            np.concatenate(logits) if logits else None,
-            np.concatenate([block.n_tokens for block in blocks]),
-            np.concatenate([block.n_cut for block in blocks]),
-        )
+        columns = ([getattr(block, column.name) for block in blocks] for column in fields(cls))
+        return cls(*(None if parts[0] is None else np.concatenate(parts) for parts in columns))
 
 
 @dataclass(frozen=True)

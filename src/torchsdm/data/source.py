@@ -41,7 +41,6 @@ SAMPLE = 1024  #: rows that tell the usual columns
 TEXT_KINDS = (".jsonl", ".csv", ".tsv", ".parquet")  # of which several files can be one input
 _STATE_KINDS = (".npz", ".safetensors", ".jsonl", ".parquet")
 _BINARY = (".npz", ".safetensors", ".parquet")  # have a header even without rows
-_WILDCARDS = frozenset("*?[")
 
 
 class Source:
@@ -336,7 +335,7 @@ def _files_at(path: Path) -> tuple[str, tuple[Path, ...]]:
 def _found(path: Path) -> tuple[Path, ...]:
     """The files of a folder or a pattern, in the order of their names within it."""
     is_folder = path.is_dir()
-    if not is_folder and _WILDCARDS.isdisjoint(str(path)):
+    if not is_folder and not glob.has_magic(str(path)):
         raise InvalidInputError(f"There is no file {str(path)!r}.")
     pattern = os.path.join(glob.escape(str(path)), "**", "*") if is_folder else str(path)
     root = _root(path)
@@ -350,7 +349,7 @@ def _found(path: Path) -> tuple[Path, ...]:
 
 def _root(path: Path) -> Path:
     """The folder, or the part of a pattern before the first wildcard."""
-    return path if path.is_dir() else Path(*takewhile(lambda part: _WILDCARDS.isdisjoint(part), path.parts))
+    return path if path.is_dir() else Path(*takewhile(lambda part: not glob.has_magic(part), path.parts))
 
 
 def _is_integer(label: Any) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property, partial
 from importlib.metadata import version
 from itertools import islice, tee
@@ -50,6 +50,7 @@ Elsewhere: TypeAlias = "Callable[[BlockReader, NumberedBlocks], Iterator[tuple[i
 """Who extracts blocks in place of this process: the states of each, under its number, in order."""
 
 
+@dataclass(eq=False, repr=False)
 class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     """Hidden states of documents under a prompt, by a frozen language model.
 
@@ -109,40 +110,22 @@ class HiddenStateExtractor(TransformerMixin, BaseEstimator):
     standard deviation. In bfloat16, whose rounding is 65,536 times as coarse, they may differ by more.
     """
 
-    def __init__(
-        self,
-        model: str | Path | Backbone,
-        prompt: str | TaskPrompt | None = None,
-        *,
-        parts: Sequence[str] | None = None,
-        layer: int | Sequence[int] | None = None,
-        segments: str | None = None,
-        n_segments: int = 8,
-        max_tokens: int | None = None,
-        use_chat: bool | None = None,
-        chat_options: Mapping[str, Any] | None = None,
-        batch_tokens: int = 4096,
-        device: str | None = None,
-        dtype: str | None = None,
-        revision: str | None = None,
-        trust_remote_code: bool = False,
-        verbose: bool = False,
-    ) -> None:
-        self.model = model
-        self.prompt = prompt
-        self.parts = parts
-        self.layer = layer
-        self.segments = segments
-        self.n_segments = n_segments
-        self.max_tokens = max_tokens
-        self.use_chat = use_chat
-        self.chat_options = chat_options
-        self.batch_tokens = batch_tokens
-        self.device = device
-        self.dtype = dtype
-        self.revision = revision
-        self.trust_remote_code = trust_remote_code
-        self.verbose = verbose
+    model: str | Path | Backbone
+    prompt: str | TaskPrompt | None = None
+    _: KW_ONLY
+    parts: Sequence[str] | None = None
+    layer: int | Sequence[int] | None = None
+    segments: str | None = None
+    n_segments: int = 8
+    max_tokens: int | None = None
+    use_chat: bool | None = None
+    chat_options: Mapping[str, Any] | None = None
+    batch_tokens: int = 4096
+    device: str | None = None
+    dtype: str | None = None
+    revision: str | None = None
+    trust_remote_code: bool = False
+    verbose: bool = False
 
     # ---------------------------------------------------------------- extracting
 
