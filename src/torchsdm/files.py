@@ -32,14 +32,12 @@ def link_in(folder: Path) -> Path | None:
     return next((path for path in paths if path.is_symlink()), None)
 
 
-@contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path) -> AbstractContextManager[Path]:
     """A path to write to; afterwards it replaces the file atomically, or is removed on an error.
 
     If the path is a link, the file that it points to is replaced.
     """
-    with _replacing(path.resolve()) as temporary:
-        yield temporary
+    return _replacing(path.resolve())
 
 
 @contextmanager

@@ -136,8 +136,9 @@ class ExtractedStates:
     @classmethod
     def concatenate(cls, blocks: Sequence[ExtractedStates]) -> ExtractedStates:
         """The states of several blocks, one after the other."""
-        columns = ([getattr(block, column.name) for block in blocks] for column in fields(cls))
-        return cls(*(None if parts[0] is None else np.concatenate(parts) for parts in columns))
+        columns = [[getattr(block, column.name) for block in blocks] for column in fields(cls)]
+        joined: list[Any] = [None if parts[0] is None else np.concatenate(parts) for parts in columns]
+        return cls(*joined)
 
 
 @dataclass(frozen=True)

@@ -313,8 +313,9 @@ def _files_at(path: Path) -> tuple[str, tuple[Path, ...]]:
     Otherwise a path is a file, a folder with what is below it, or a pattern such as data/*.parquet. Like Spark and
     Arrow, folders and patterns leave out names that begin with a dot or an underscore (_SUCCESS).
     """
-    if is_states_folder(path):
-        return "states", (path / MANIFEST_NAME,)
+    manifest = path / MANIFEST_NAME
+    if manifest.is_file():
+        return "states", (manifest,)
     files = (path,) if path.is_file() else _found(path)
     kinds = [next((end for end in reversed(file.suffixes) if end != ".gz"), "none") for file in files]
     other = next((file for file, kind in zip(files, kinds, strict=True) if kind != kinds[0]), None)

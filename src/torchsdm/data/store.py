@@ -18,7 +18,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -180,41 +180,30 @@ def _read_origin(path: Path) -> StatesOrigin | None:
 # --- The folder of a run ---------------------------------------------------------------------------------------------
 
 
+@dataclass
 class FolderWriter:
     """Writes the states of one run, resuming an earlier one. Use it as a context manager.
 
-    The directory is created if missing; one made from another origin or other documents, of which ``documents`` is the
-    fingerprint, is refused. A block has ``shard_size`` documents; a resumed run keeps the size it started with.
-    ``facts`` are worth recording but do not affect states, such as versions.
+    The directory is created if missing; one made from another origin or other documents is refused.
     """
 
-    def __init__(
-        self,
-        directory: str | Path,
-        origin: StatesOrigin,
-        documents: str,
-        n_rows: int,
-        shard_size: int,
-        facts: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.directory = Path(directory)
-        self.n_extracted = 0
-        """Documents that this object had to extract."""
-        self._origin = origin
-        self._fresh: dict[str, Any] = {
-            "format": _FORMAT,
-            "format_version": _FORMAT_VERSION,
-            "origin": {**json.loads(strict_json(origin.to_json())), "documents": {"fingerprint": documents}},
-            "facts": dict(facts or {}),
-            "n_rows": n_rows,
-            "shard_size": shard_size,
-            "shards": [],
-        }
+    directory: Path
+    origin: StatesOrigin
+    documents: str
+    """The fingerprint of all of them."""
+    n_rows: int
+    shard_size: int
+    """Documents per block; a resumed run keeps the size it started with."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What is worth recording but does not affect states, such as versions."""
+    n_extracted: int = field(default=0, init=False)
+    """Documents that this object had to extract."""
 
     def __enter__(self) -> FolderWriter:
         with writing_to(self.directory), ExitStack() as held:
             held.enter_context(only_writer(self.directory))
             self._manifest = self._resume()
+            self.shard_size = int(self._manifest["shard_size"])
             remove_unfinished(self.directory)
             self._write_manifest(self._manifest)  # before any block: files next to a manifest are ours
             self._held = held.pop_all()
@@ -222,11 +211,6 @@ class FolderWriter:
 
     def __exit__(self, *exc_info: object) -> None:
         self._held.close()
-
-    @property
-    def shard_size(self) -> int:
-        """Documents per block, as the run started."""
-        return int(self._manifest["shard_size"])
 
     @property
     def n_finished(self) -> int:
@@ -239,11 +223,11 @@ class FolderWriter:
 
     def has(self, documents: Sequence[Document]) -> bool:
         """Whether there is a file of the states of some documents; only ``add`` finds out if it is damaged."""
-        return (self.directory / block_name(self._origin, documents)).is_file()
+        return (self.directory / block_name(self.origin, documents)).is_file()
 
     def add(self, documents: Sequence[Document], make: Make) -> ExtractedStates:
         """The states of the next documents, made if they are not stored, and listed in the manifest."""
-        path = self.directory / block_name(self._origin, documents)
+        path = self.directory / block_name(self.origin, documents)
         stored = read_block(path)
         states = make() if stored is None else stored[0]
         if len(states) != len(documents):
@@ -275,19 +259,27 @@ class FolderWriter:
 
     def _resume(self) -> dict[str, Any]:
         """The manifest to resume from: a new one, or that of an earlier run up to its first damaged block."""
+        now: dict[str, Any] = {
+            "format": _FORMAT,
+            "format_version": _FORMAT_VERSION,
+            "origin": {**json.loads(strict_json(self.origin.to_json())), "documents": {"fingerprint": self.documents}},
+            "facts": dict(self.facts),
+            "n_rows": self.n_rows,
+            "shard_size": self.shard_size,
+            "shards": [],
+        }
         stored = begun_folder(self.directory)
         if stored is None:
             if any(self.directory.glob("[!.]*.safetensors")):
                 raise CheckpointError(
                     f"{self.directory} contains safetensors files that are not ours. Use a separate directory."
                 )
-            return dict(self._fresh)
-        then, now = stored.manifest, self._fresh
-        fingerprints = (manifest["origin"]["documents"]["fingerprint"] for manifest in (then, now))
+            return now
+        then = stored.manifest
         differences = (
             stored.origin.difference(StatesOrigin.from_json(now["origin"])),
-            ("documents fingerprint", *fingerprints),
-            ("number of documents", then["n_rows"], now["n_rows"]),
+            ("documents fingerprint", then["origin"]["documents"]["fingerprint"], self.documents),
+            ("number of documents", then["n_rows"], self.n_rows),
         )
         for what, old, new in filter(None, differences):
             if old != new:

@@ -304,10 +304,9 @@ class Backbone:
         self.is_decoder = bool((alone[:-1] - changed[:-1]).abs().max() <= largest)
         self.has_output_layer = self.is_decoder and self.model.get_output_embeddings() is not None
         self.is_padding_neutral = bool((alone - padded).abs().max() <= largest)
+        self.shares_beginnings = False
         beginning = self.begin(sequence[:4]) if self.is_decoder else None
-        if beginning is None:
-            self.shares_beginnings = False
-        else:
+        if beginning is not None:
             shared = self.run([sequence], beginning=beginning).states[0]
             self.shares_beginnings = bool((alone - shared).norm() <= tolerance * alone.norm())
 

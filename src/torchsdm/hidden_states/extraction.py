@@ -189,10 +189,8 @@ class Extraction:
             return 0.0
         longer = [[*sequence, *word[:-1]] for sequence in ids]
         ends = [list(range(len(sequence), len(sequence) + len(word) - 1)) for sequence in ids]
-        logits = self.backbone.run(
-            longer, layer=self.layer, logits_at=ends, beginning=beginning
-        ).logits  # (B, K - 1, V)
-        following = torch.tensor(word[1:], device=logits.device).expand(len(ids), -1).unsqueeze(-1)
+        logits = self.backbone.run(longer, layer=self.layer, logits_at=ends, beginning=beginning).logits
+        following = torch.tensor(word[1:], device=logits.device).expand(len(ids), -1).unsqueeze(-1)  # (B, K - 1, 1)
         return logits.float().log_softmax(dim=-1).gather(2, following).squeeze(-1).sum(dim=1)
 
 

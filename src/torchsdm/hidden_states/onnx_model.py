@@ -44,18 +44,11 @@ class OnnxModel(nn.Module):
     ``skeleton`` is the architecture without its weights, which knows its configuration and its positions. With
     ``dtype`` the file must have states of this number type. A CUDA ``device`` needs an onnxruntime installed for it.
 
-    Attributes
-    ----------
-    dtype : torch.dtype
-        The number type of the states.
-    device : torch.device
-        Where inputs and states are: always the CPU.
-    runs_alone : bool
-        Whether sequences are run one at a time. Weights in int8 are mostly multiplied with activations that are rounded
-        to 8 bits by the range of the whole batch, so a state would depend on the other sequences. Found by trial.
+    Weights in int8 are mostly multiplied with activations that are rounded to 8 bits by the range of the whole batch,
+    so a state would depend on the other sequences. Where that is found by trial, each runs alone (``runs_alone``).
     """
 
-    device = torch.device("cpu")
+    device = torch.device("cpu")  # where inputs and states are, wherever it runs
 
     def __init__(self, file: Path, skeleton: Any, *, device: str = "cpu", dtype: str | None = None) -> None:
         super().__init__()

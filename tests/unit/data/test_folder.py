@@ -863,6 +863,7 @@ def test_opening_without_a_check_of_digests_sees_sizes_alone(finished):
 
 PROGRAM = """
     import json, os, signal, sys, time
+    from pathlib import Path
     import numpy as np
     from torchsdm.data import Document
     from torchsdm.data import ExtractedStates, FolderWriter, StatesOrigin
@@ -885,7 +886,7 @@ PROGRAM = """
     def write(directory, n_shards, stop=None, step=None):
         if step is not None:
             die_at(step)
-        with FolderWriter(directory, ORIGIN, "d00", 2 * n_shards, 2) as writer:
+        with FolderWriter(Path(directory), ORIGIN, "d00", 2 * n_shards, 2) as writer:
             for number in range(writer.n_finished, n_shards if stop is None else stop):
                 states = np.arange(8000, dtype=np.float32).reshape(2, -1) + np.float32(number)
                 documents = [Document(f"text {number} {i}", 2 * number + i) for i in range(2)]
@@ -893,7 +894,7 @@ PROGRAM = """
                 writer.add(documents, lambda: ExtractedStates(states, None, counts, counts))
 
     def hold(directory):
-        with FolderWriter(directory, ORIGIN, "d00", 2, 2):
+        with FolderWriter(Path(directory), ORIGIN, "d00", 2, 2):
             open(os.path.join(directory, "held"), "w").close()
             time.sleep(600)
 
