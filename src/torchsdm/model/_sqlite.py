@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
@@ -63,14 +63,9 @@ def _opened(address: str, schema: str, script: str = "") -> sqlite3.Connection:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All of it or nothing, and safe on disk afterwards."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits or rolls back
+        connection.execute("BEGIN IMMEDIATE")
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # after a full disk SQLite has done so itself
-            connection.execute("ROLLBACK")
-        raise
 
 
 def to_blob(rows: Array) -> Array:

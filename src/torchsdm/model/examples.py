@@ -79,7 +79,7 @@ class Examples:
 
     def largest_number(self) -> int:
         """The largest id that is a number; -1 if none is."""
-        return max(part.largest_number() for part in self.parts)
+        return max(part.largest_number for part in self.parts)
 
     def take(self, positions: Sequence[int]) -> Examples:
         """Some of the examples, in the order of the positions."""
@@ -123,9 +123,6 @@ class _Listed:
     def positions_of_texts(self, texts: Sequence[str]) -> list[int | None]:
         return [self._place_of_text.get(text) for text in texts]
 
-    def largest_number(self) -> int:
-        return self._largest_number
-
     @cached_property
     def _place(self) -> dict[Any, int]:
         return {name: position for position, name in enumerate(self._ids)}
@@ -135,7 +132,7 @@ class _Listed:
         return {text: position for position, text in enumerate(self._texts) if text is not None}
 
     @cached_property
-    def _largest_number(self) -> int:
+    def largest_number(self) -> int:
         return max((name for name in self._ids if isinstance(name, int)), default=-1)
 
 
@@ -184,6 +181,7 @@ class _Stored:
         found = self._texts.find(_hashes(texts, len(texts)), is_equal)
         return [found.get(row) for row in range(len(texts))]
 
+    @property
     def largest_number(self) -> int:
         ((largest,),) = self._read("SELECT max(id) FROM examples WHERE id < ''")  # SQLite has numbers before texts
         return -1 if largest is None else int(largest)

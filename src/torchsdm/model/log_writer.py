@@ -13,7 +13,7 @@ import sqlite3
 import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,7 @@ class LogWriter:
 
     def close(self) -> None:
         """Let others write, and close the files."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._forget()
         self.unlock()
 
     def _holder(self) -> str:
@@ -323,13 +321,10 @@ def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[d
         yield None
         return
     name = login_name() if who is None else who
-    writer = LogWriter(directory, name)
-    writer.lock()
-    try:
+    with closing(LogWriter(directory, name)) as writer:
+        writer.lock()
         yield writer.next_save(name, why)
         writer.synchronise()
-    finally:
-        writer.close()
 
 
 def now() -> str:
