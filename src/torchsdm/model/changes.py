@@ -27,7 +27,7 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import parse_json
-from torchsdm.model._sqlite import from_blob, open_to_read, to_blob
+from torchsdm.model._sqlite import from_blob, open_checked, to_blob
 from torchsdm.model.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.settings import check_fields
 from torchsdm.validation import Array
@@ -481,7 +481,7 @@ def _stamps(path: Path) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
 
 @contextmanager
 def _transaction(path: Path, how: str) -> Iterator[sqlite3.Connection]:
-    with closing(open_to_read(path, SCHEMA, how)) as connection:
+    with closing(open_checked(path, SCHEMA, how)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT 1 FROM facts LIMIT 1").fetchall()  # the transaction begins here
         yield connection

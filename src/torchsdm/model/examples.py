@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchsdm.errors import ModelFileError
 from torchsdm.matching import HashIndex, IndexedRows, with_part
-from torchsdm.model._sqlite import open_to_read
+from torchsdm.model._sqlite import open_checked
 from torchsdm.model.directory import EXAMPLES_INDEX, EXAMPLES_TABLE
 from torchsdm.validation import Array, as_list
 
@@ -142,7 +142,7 @@ class _Stored:
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
         try:
-            self._connection = open_to_read(path, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
+            self._connection = open_checked(path, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
             ((last,),) = self._connection.execute("SELECT max(position) FROM examples")
         except sqlite3.Error as error:
             raise ModelFileError(f"{path} is damaged or missing: {error}.") from error
