@@ -312,12 +312,11 @@ def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[d
 
     Yields what the new config must say of the log; None where there is nothing to say.
     """
-    has_config = holds_model(directory)
-    try:
-        has_config = has_config and bool(read_config(directory))
-    except ModelFileError:  # it is damaged, and can be saved over
-        has_config = False
-    if not has_config:
+    config: dict[str, Any] = {}
+    if holds_model(directory):
+        with suppress(ModelFileError):  # it is damaged, and can be saved over
+            config = read_config(directory)
+    if not config:
         yield None
         return
     name = login_name() if who is None else who
