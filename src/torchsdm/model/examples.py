@@ -50,7 +50,7 @@ class Examples:
         found = []
         for position in positions:
             number = bisect_right(self._starts, position) - 1
-            found += self.parts[number].rows([position - self._starts[number]])
+            found.append(self.parts[number].row(position - self._starts[number]))
         return found
 
     def all(self) -> tuple[list[Any], list[str | None]]:
@@ -111,8 +111,8 @@ class _Listed:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def rows(self, positions: Sequence[int]) -> list[tuple[Any, str | None]]:
-        return [(self._ids[p], self._texts[p]) for p in positions]
+    def row(self, position: int) -> tuple[Any, str | None]:
+        return self._ids[position], self._texts[position]
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         return self._ids, self._texts
@@ -157,10 +157,9 @@ class _Stored:
     def __len__(self) -> int:
         return self._length
 
-    def rows(self, positions: Sequence[int]) -> list[tuple[Any, str | None]]:
-        query = "SELECT id, text FROM examples WHERE position = ?"
-        wanted = [int(position) for position in positions]
-        return self._checked([row for position in wanted for row in self._read(query, position)], len(wanted))
+    def row(self, position: int) -> tuple[Any, str | None]:
+        rows = self._read("SELECT id, text FROM examples WHERE position = ?", int(position))
+        return self._checked(rows, 1)[0]
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         rows = self._checked(self._read("SELECT id, text FROM examples ORDER BY position"), len(self))
@@ -175,8 +174,8 @@ class _Stored:
         """The first question reads all texts once."""
 
         def is_equal(rows: Array, places: Array) -> list[bool]:
-            there = self.rows(places.tolist())
-            return [texts[row] == text for row, (_, text) in zip(rows.tolist(), there, strict=True)]
+            pairs = zip(rows.tolist(), places.tolist(), strict=True)
+            return [texts[row] == self.row(place)[1] for row, place in pairs]
 
         found = self._texts.find(_hashes(texts, len(texts)), is_equal)
         return [found.get(row) for row in range(len(texts))]
