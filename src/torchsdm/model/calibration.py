@@ -116,7 +116,7 @@ class Calibration:
         return _probabilities(self.logits, self.similarity, self.distance_quantile).amax(dim=1)
 
     def sample(self, measured: bool = True) -> SignalSample:
-        """The points as certificates and displays take them; ``measured`` or, in earlier models, familiar by d and q."""
+        """The points for certificates and displays; familiarity is ``measured`` or, in earlier models, by d and q."""
         logits = self.logits.cpu().numpy()
         if measured:
             familiarity = self.familiarity.of(self.nearest_distance.cpu().numpy(), logits)
