@@ -20,7 +20,6 @@ from torchsdm.model.model import SDMModel
 from torchsdm.trust import Certificate
 from torchsdm.wording import ADMITS, described, limits, promise_or_why
 
-PAPER = "Similarity-Distance-Magnitude Activations"
 TAGS = ("torchsdm", "selective-classification", "uncertainty-estimation", "text-classification")
 
 _USE_STATES = """from torchsdm import {kind}
@@ -53,7 +52,6 @@ def model_card(estimator: Any) -> str:
         tags="\n".join(f"- {tag}" for tag in TAGS),
         title=f"torchsdm {kind} for {len(names)} classes",
         version=__version__,
-        paper=PAPER,
         classes=", ".join(names[:20]) + (", ..." if len(names) > 20 else ""),
         input=_describe_input(n_inputs, states_origin),
         n_support=", ".join(str(len(model.support)) for model in models),
