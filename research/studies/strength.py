@@ -291,7 +291,7 @@ def rivals(data: Drawn, task: Task, seed: int) -> dict[str, Any]:
     own = fitted(data, task, seed)
     measure, known = own.lane_rule_, own.model_.calibration
     gates = [own.decide(part).lane != "unfamiliar" for part in (data.X[data.certify], data.X_test, data.strangers)]
-    calibration_gate = known.familiarities() >= measure.familiarity
+    calibration_gate = known.sample().familiarity >= measure.familiarity
     for name, gate, (eligible, *gated) in (
         ("plain", np.ones(len(y), dtype=bool), [np.ones(len(part), dtype=bool) for part in gates]),
         ("gated", calibration_gate, gates),

@@ -100,10 +100,11 @@ def test_a_wheel_has_the_loops_and_is_for_this_platform(tree, compiler, build):
     assert "Root-Is-Purelib: false" in facts and f"Tag: {COMPILED.removeprefix('torchsdm-0.1.0-')[:-4]}" in facts
 
 
-def test_a_wheel_has_the_templates_of_the_report(tree, build, tmp_path):
+def test_a_wheel_has_the_templates_of_the_report_and_the_card(tree, build, tmp_path):
     wheel, _ = build(tree, "none")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path / "installed")
+        assert "# {title}" in archive.read("torchsdm/model/model_card.md").decode()
     render = """
 from torchsdm.evaluation import report
 templates = {name: report._environment().get_template(name) for name in report._environment().list_templates()}

@@ -2,11 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
-from torchsdm.application.answers import (
-    check_output,
-    decision_schema,
-    example_row,
-)
+from torchsdm.application.answers import check_output, decision_schema, example_row
 from torchsdm.application.audit import audit_data
 from torchsdm.application.describe import (
     calibration_examples,

@@ -241,8 +241,7 @@ class ReviewQueue:
         with self._changing:
             self._settled_at, changes = self.live.snapshot.version, self.live.changes()
             made = {one.key: one.version for one in changes if one.key and one.undone_by is None}
-            self.store.finish_adding(made)
-            self.store.release([one.version for one in changes if one.undone_by is not None])
+            self.store.settle(made, [one.version for one in changes if one.undone_by is not None])
         self._wake.set()
 
     def _labelled(self, recalibrate: bool) -> tuple[list[int], list[Request], int]:

@@ -13,7 +13,7 @@ import math
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
 from itertools import chain, islice
@@ -122,7 +122,8 @@ def score_blocks(
         else:
             kept = None
             if folder is not None:
-                kept = stack.enter_context(_FinishedBlocks.opened(folder, _job(saved, reading, k, texts)))
+                stack.enter_context(only_writer(folder))
+                kept = _FinishedBlocks(folder, _job(saved, reading, k, texts))
             answers = _on_cluster(saved, reading, backend, k, texts, kept, guard)
         for rows in with_rejected(answers, scores.bad):
             scores.n_inputs += len(rows)
@@ -284,28 +285,23 @@ def _difference(before: str, job: Mapping[str, Any]) -> str:
 
 
 class _FinishedBlocks:
-    """The finished blocks of a job in a folder, one file each, complete or absent; together a beginning of all."""
+    """The finished blocks of a job in a folder, one file each, complete or absent; together a beginning of all.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.n_finished = 0
+    Nobody else may write to the folder; another job's is refused.
+    """
+
+    def __init__(self, folder: Path, job: Mapping[str, Any]) -> None:
+        text = strict_json(job)
+        if not (folder / _JOB).exists():
+            replace_file(folder / _JOB, text.encode())
+        elif (before := (folder / _JOB).read_text(encoding="utf-8")) != text:
+            raise CheckpointError(
+                f"{folder} has the decisions of another job: {_difference(before, job)}. Remove it to start over."
+            )
+        remove_unfinished(folder)
+        self.folder, self.n_finished = folder, 0
         while self._path(self.n_finished).is_file():
             self.n_finished += 1
-
-    @classmethod
-    @contextmanager
-    def opened(cls, folder: Path, job: Mapping[str, Any]) -> Iterator[_FinishedBlocks]:
-        """The folder of a job, which nobody else may write to; another job's is refused."""
-        with only_writer(folder):
-            text = strict_json(job)
-            if not (folder / _JOB).exists():
-                replace_file(folder / _JOB, text.encode())
-            elif (before := (folder / _JOB).read_text(encoding="utf-8")) != text:
-                raise CheckpointError(
-                    f"{folder} has the decisions of another job: {_difference(before, job)}. Remove it to start over."
-                )
-            remove_unfinished(folder)
-            yield cls(folder)
 
     def read(self, number: int) -> _Answered:
         """A finished block."""

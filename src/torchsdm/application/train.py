@@ -66,16 +66,15 @@ def read_training_parts(
     sources: Mapping[str, str],
     columns: Columns,
     extractor: HiddenStateExtractor | None,
-    store: StatesStore | None = None,
-    elsewhere: Elsewhere | None = None,
-    check_classes: Callable[[Array], object] = lambda classes: None,
+    store: StatesStore,
+    elsewhere: Elsewhere | None,
+    check_classes: Callable[[Array], object],
 ) -> dict[str, LabelledStates]:
     """Labelled states of several files, all of whose labels are checked before the first text is extracted.
 
     ``sources`` has files by part: 'training', whose labels are the classes, 'background', whose labels are not read,
     and others that may have no other labels. ``check_classes`` may refuse the classes.
     """
-    store = default_store() if store is None else store
     opened = {
         part: _opened(source, columns, extractor, store, elsewhere, needs_labels=part != BACKGROUND)
         for part, source in sources.items()
@@ -175,7 +174,9 @@ def train_model(
         raise InvalidInputError("An ensemble is not certified. Leave out the certification set.")
     check_model_output(output, overwrite)
     folder = checkpoint or output.with_name(f"{output.name}.training")
-    chosen = training_settings(settings, preset)
+    chosen = {**(PAPER if preset == "paper" else {}), **settings}
+    if "training" not in settings and any(name in settings for name in _OF_ROUNDS):
+        chosen["training"] = "sdm"
     kind = SDMEnsemble if ensemble else SDMClassifier
     classifier = kind(**chosen, checkpoint=folder, verbose=True, backend=backend)
     classifier.pools = None if pools is None else _read_pools(pools, classifier.control)
@@ -213,14 +214,6 @@ def train_model(
         strength = Strength.of(classifier, training)
         result["strength"] = None if strength is None else asdict(strength)
     return result
-
-
-def training_settings(given: Mapping[str, Any], preset: str) -> dict[str, Any]:
-    """The parameters of a classifier: those that are given, and the preset's; some of them are only of rounds."""
-    chosen = {**(PAPER if preset == "paper" else {}), **given}
-    if "training" not in given and any(name in given for name in _OF_ROUNDS):
-        chosen["training"] = "sdm"
-    return chosen
 
 
 def _read_pools(path: Path, control: str) -> dict[str, list[Any]]:

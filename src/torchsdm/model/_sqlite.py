@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from urllib.parse import quote
@@ -31,22 +31,20 @@ def open_to_write(path: Path | None, schema: str, create: str) -> sqlite3.Connec
             raise OSError("it is a link, which is not followed")
         path.parent.mkdir(exist_ok=True)
         path.touch()  # so that its mode comes from the umask; SQLite gives it to the files beside it
-    address = ":memory:" if path is None else f"file:{quote(str(path.resolve()))}?mode=rwc"
     settings = "PRAGMA journal_mode = WAL; PRAGMA synchronous = FULL; PRAGMA secure_delete = ON;"
-    return _opened(address, schema, f"{settings} BEGIN IMMEDIATE; {create}; COMMIT;")
+    return open_checked(path, schema, "mode=rwc", f"{settings} BEGIN IMMEDIATE; {create}; COMMIT;")
 
 
-def open_to_read(path: Path, schema: str, how: str = "mode=ro&immutable=1") -> sqlite3.Connection:
-    """A file to read, by default one that nobody changes, so that nothing is locked and no file left beside it."""
-    return _opened(f"file:{quote(str(path.resolve()))}?{how}", schema)
+def open_checked(
+    path: Path | None, schema: str, how: str = "mode=ro&immutable=1", script: str = ""
+) -> sqlite3.Connection:
+    """A file, by default to read one that nobody changes, so that nothing is locked and no file left beside it.
 
-
-def _opened(address: str, schema: str, script: str = "") -> sqlite3.Connection:
-    """A connection on which a script was run; refused if it has a table, index, view or trigger not made by ``schema``.
-
-    They are SQL of whoever wrote the file: a view may never end, a computed column may fill the memory, a trigger may
-    delete what is added. What is missing is left to the first question.
+    It is refused if it has a table, index, view or trigger not made by ``schema``. They are SQL of whoever wrote the
+    file: a view may never end, a computed column may fill the memory, a trigger may delete what is added. What is
+    missing is left to the first question.
     """
+    address = ":memory:" if path is None else f"file:{quote(str(path.resolve()))}?{how}"
     connection = sqlite3.connect(address, uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_SECONDS)
     try:
         connection.execute("PRAGMA trusted_schema = OFF")  # what is computed must not call anything
@@ -63,14 +61,9 @@ def _opened(address: str, schema: str, script: str = "") -> sqlite3.Connection:
 @contextmanager
 def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     """All of it or nothing, and safe on disk afterwards."""
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with connection:  # commits or rolls back
+        connection.execute("BEGIN IMMEDIATE")
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        with suppress(sqlite3.Error):  # after a full disk SQLite has done so itself
-            connection.execute("ROLLBACK")
-        raise
 
 
 def to_blob(rows: Array) -> Array:

@@ -110,29 +110,25 @@ class Calibration:
         """What inputs are ranked among."""
         return Familiarity.fit(self.nearest_distance.cpu().numpy(), self.logits.cpu().numpy())
 
-    def familiarities(self, measured: bool = True) -> Array:
-        """The familiarity of the calibration points (N,), measured or, as in earlier models, by d and q."""
-        if measured:
-            own = self.familiarity.of(self.nearest_distance.cpu().numpy(), self.logits.cpu().numpy())
-        else:
-            quantile = self.ecdfs.class_distance_quantile(self.nearest_distance, self.predictions)
-            own = torch.where(self.similarity > 0, quantile, 0.0).cpu().numpy()
-        familiarities: Array = np.where(self.known.points.is_background.cpu().numpy(), 0.0, own)
-        return familiarities
-
     @property
     def confidence(self) -> Tensor:
         """sdm(z') of the prediction of the calibration points (N,)."""
         return _probabilities(self.logits, self.similarity, self.distance_quantile).amax(dim=1)
 
     def sample(self, measured: bool = True) -> SignalSample:
-        """The points as certificates and displays take them; for ``measured`` see ``familiarities``."""
+        """The points for certificates and displays; familiarity is ``measured`` or, in earlier models, by d and q."""
+        logits = self.logits.cpu().numpy()
+        if measured:
+            familiarity = self.familiarity.of(self.nearest_distance.cpu().numpy(), logits)
+        else:
+            quantile = self.ecdfs.class_distance_quantile(self.nearest_distance, self.predictions)
+            familiarity = torch.where(self.similarity > 0, quantile, 0.0).cpu().numpy()
         return SignalSample(
             labels=self.labels.cpu().numpy(),
-            logits=self.logits.cpu().numpy(),
+            logits=logits,
             similarity=self.similarity.cpu().numpy(),
             distance_quantile=self.distance_quantile.cpu().numpy(),
-            familiarity=self.familiarities(measured),
+            familiarity=np.where(self.known.points.is_background.cpu().numpy(), 0.0, familiarity),
         )
 
     def admitted(self, region: HighReliabilityRegion) -> Array:

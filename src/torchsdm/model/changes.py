@@ -16,8 +16,8 @@ import math
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import parse_json
-from torchsdm.model._sqlite import from_blob, open_to_read, to_blob
+from torchsdm.model._sqlite import from_blob, open_checked, to_blob
 from torchsdm.model.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.settings import check_fields
 from torchsdm.validation import Array
@@ -224,12 +224,8 @@ def read_history(directory: Path) -> list[Change]:
 
 COLUMNS = (
     *("version", "first", "at", "who", "why", "what", "n", "key", "request", "details"),
-    *(
-        "segment",
-        "start",
-        "width",
-    ),  # of the rows: numbers of each; earlier versions kept them in a file, from a byte on
-    *("points_digest", "rows_digest"),  # of ids, labels and texts, and of the rows
+    *("segment", "start"),  # of the rows: earlier versions kept them in a file, from a byte on
+    *("width", "points_digest", "rows_digest"),  # numbers in a row; of ids, labels and texts, and of the rows
 )
 ROWS_TABLE = """CREATE TABLE IF NOT EXISTS rows (
     version INTEGER, part INTEGER, content BLOB, PRIMARY KEY (version, part)
@@ -314,21 +310,18 @@ def acknowledged_version(directory: Path) -> int | None:
 
 def history_of(rows: Sequence[Mapping[str, Any]]) -> list[Change]:
     """The changes that rows of the log stand for."""
-    every = [_details(row) for row in rows]
-    undone = undone_by(
-        {row["version"]: one["version"] for row, one in zip(rows, every, strict=True) if row["what"] == UNDO}
-    )
-    return [
-        check_fields(
-            Change(
-                **{name: row[name] for name in ("version", "at", "who", "why", "what", "n", "key")},
-                undone_by=undone.get(row["version"]),
-                details=details,
-                together_with=row["first"],
-            )
+    details = {row["version"]: _details(row) for row in rows}
+    undone = undone_by({row["version"]: details[row["version"]]["version"] for row in rows if row["what"] == UNDO})
+    found = [
+        Change(
+            **{name: row[name] for name in ("version", "at", "who", "why", "what", "n", "key")},
+            undone_by=undone.get(row["version"]),
+            details=details[row["version"]],
+            together_with=row["first"],
         )
-        for row, details in zip(rows, every, strict=True)
+        for row in rows
     ]
+    return [check_fields(change) for change in found]
 
 
 def _details(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -445,7 +438,7 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
     before = _stamps(path)
     if before[1] is None:
         try:
-            with closing(_connected(path, "mode=ro&immutable=1")) as connection:
+            with _transaction(path, "mode=ro&immutable=1") as connection:
                 found = read(connection)
                 _check_length(connection, path)
             if _stamps(path) == before:
@@ -453,15 +446,14 @@ def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
         except (sqlite3.Error, ModelFileError):
             if _stamps(path) == before:
                 raise
-    try:
-        connection = _connected(path, "mode=ro")
-    except sqlite3.OperationalError:
-        with tempfile.TemporaryDirectory(prefix="torchsdm-log-") as folder:
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(_transaction(path, "mode=ro"))
+        except sqlite3.OperationalError:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsdm-log-")))
             for one in (path, _wal(path)):
-                shutil.copyfile(one, Path(folder) / one.name)
-            with closing(_connected(Path(folder) / path.name, "mode=rw")) as connection:
-                return read(connection)
-    with closing(connection):
+                shutil.copyfile(one, folder / one.name)
+            connection = stack.enter_context(_transaction(folder / path.name, "mode=rw"))
         return read(connection)
 
 
@@ -487,12 +479,9 @@ def _stamps(path: Path) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
     return (log.st_ino, log.st_size, log.st_mtime_ns), waiting
 
 
-def _connected(path: Path, how: str) -> sqlite3.Connection:
-    connection = open_to_read(path, SCHEMA, how)
-    try:
+@contextmanager
+def _transaction(path: Path, how: str) -> Iterator[sqlite3.Connection]:
+    with closing(open_checked(path, SCHEMA, how)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT 1 FROM facts LIMIT 1").fetchall()  # the transaction begins here
-    except sqlite3.Error:
-        connection.close()
-        raise
-    return connection
+        yield connection

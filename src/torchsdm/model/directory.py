@@ -200,11 +200,6 @@ def number_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def number_or_infinity(value: float | None) -> float:
-    """The reverse of ``number_or_none``."""
-    return math.inf if value is None else float(value)
-
-
 def label_values_to_json(values: Array, name: str) -> dict[str, Any]:
     """Labels with their dtype; only strings, numbers and booleans can be stored."""
     items = values.tolist()

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from torchsdm.errors import ModelFileError
 from torchsdm.matching import HashIndex, IndexedRows, with_part
-from torchsdm.model._sqlite import open_to_read
+from torchsdm.model._sqlite import open_checked
 from torchsdm.model.directory import EXAMPLES_INDEX, EXAMPLES_TABLE
 from torchsdm.validation import Array, as_list
 
@@ -50,7 +50,7 @@ class Examples:
         found = []
         for position in positions:
             number = bisect_right(self._starts, position) - 1
-            found += self.parts[number].rows([position - self._starts[number]])
+            found.append(self.parts[number].row(position - self._starts[number]))
         return found
 
     def all(self) -> tuple[list[Any], list[str | None]]:
@@ -79,7 +79,7 @@ class Examples:
 
     def largest_number(self) -> int:
         """The largest id that is a number; -1 if none is."""
-        return max(part.largest_number() for part in self.parts)
+        return max(part.largest_number for part in self.parts)
 
     def take(self, positions: Sequence[int]) -> Examples:
         """Some of the examples, in the order of the positions."""
@@ -111,8 +111,8 @@ class _Listed:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def rows(self, positions: Sequence[int]) -> list[tuple[Any, str | None]]:
-        return [(self._ids[p], self._texts[p]) for p in positions]
+    def row(self, position: int) -> tuple[Any, str | None]:
+        return self._ids[position], self._texts[position]
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         return self._ids, self._texts
@@ -123,9 +123,6 @@ class _Listed:
     def positions_of_texts(self, texts: Sequence[str]) -> list[int | None]:
         return [self._place_of_text.get(text) for text in texts]
 
-    def largest_number(self) -> int:
-        return self._largest_number
-
     @cached_property
     def _place(self) -> dict[Any, int]:
         return {name: position for position, name in enumerate(self._ids)}
@@ -135,7 +132,7 @@ class _Listed:
         return {text: position for position, text in enumerate(self._texts) if text is not None}
 
     @cached_property
-    def _largest_number(self) -> int:
+    def largest_number(self) -> int:
         return max((name for name in self._ids if isinstance(name, int)), default=-1)
 
 
@@ -145,7 +142,7 @@ class _Stored:
     def __init__(self, path: Path) -> None:
         self.path, self._lock = path, threading.Lock()
         try:
-            self._connection = open_to_read(path, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
+            self._connection = open_checked(path, f"{EXAMPLES_TABLE}; {EXAMPLES_INDEX};")
             ((last,),) = self._connection.execute("SELECT max(position) FROM examples")
         except sqlite3.Error as error:
             raise ModelFileError(f"{path} is damaged or missing: {error}.") from error
@@ -160,10 +157,9 @@ class _Stored:
     def __len__(self) -> int:
         return self._length
 
-    def rows(self, positions: Sequence[int]) -> list[tuple[Any, str | None]]:
-        query = "SELECT id, text FROM examples WHERE position = ?"
-        wanted = [int(position) for position in positions]
-        return self._checked([row for position in wanted for row in self._read(query, position)], len(wanted))
+    def row(self, position: int) -> tuple[Any, str | None]:
+        rows = self._read("SELECT id, text FROM examples WHERE position = ?", int(position))
+        return self._checked(rows, 1)[0]
 
     def all(self) -> tuple[list[Any], list[str | None]]:
         rows = self._checked(self._read("SELECT id, text FROM examples ORDER BY position"), len(self))
@@ -178,12 +174,13 @@ class _Stored:
         """The first question reads all texts once."""
 
         def is_equal(rows: Array, places: Array) -> list[bool]:
-            there = self.rows(places.tolist())
-            return [texts[row] == text for row, (_, text) in zip(rows.tolist(), there, strict=True)]
+            pairs = zip(rows.tolist(), places.tolist(), strict=True)
+            return [texts[row] == self.row(place)[1] for row, place in pairs]
 
         found = self._texts.find(_hashes(texts, len(texts)), is_equal)
         return [found.get(row) for row in range(len(texts))]
 
+    @property
     def largest_number(self) -> int:
         ((largest,),) = self._read("SELECT max(id) FROM examples WHERE id < ''")  # SQLite has numbers before texts
         return -1 if largest is None else int(largest)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,72 +20,7 @@ from torchsdm.model.model import SDMModel
 from torchsdm.trust import Certificate
 from torchsdm.wording import ADMITS, described, limits, promise_or_why
 
-PAPER = "Similarity-Distance-Magnitude Activations"
 TAGS = ("torchsdm", "selective-classification", "uncertainty-estimation", "text-classification")
-
-_TEMPLATE = """---
-library_name: torchsdm
-tags:
-{tags}
----
-
-# {title}
-
-A classifier over frozen hidden states that admits an answer or rejects it, with the training examples behind it. Made
-with torchsdm {version}, after the paper *{paper}*.
-
-| | |
-|---|---|
-| classes | {classes} |
-| input | {input} |
-| trained on | {source} |
-| support (training) points | {n_support} |
-| calibration points | {n_calibration} |
-| certification points | {n_certification} |
-| training data fingerprint (SHA-256) | `{fingerprint}` |
-
-## How to load it
-
-In this directory:
-
-```python
-{use}
-print(decisions.predictions, decisions.admitted, decisions.lane, decisions.reason)
-```
-
-Elsewhere, give its path in place of `"."`, or its name on the Hugging Face hub.
-
-## What it was trained on
-
-{counts}
-
-## What it promises
-
-{promise}
-
-`admitted` follows the policy `{policy}`: {admits}.
-
-{warnings}
-
-## What it does not promise
-
-{limits}
-
-## The paper's region
-
-{regions}
-
-A point is in the region if its rescaled similarity and its confidence reach the values above. alpha is a target for
-each true class, on the calibration set. The region estimates where it is met, on points that training has used to
-choose its epoch; it guarantees no accuracy on new data or for each prediction, and says nothing about data whose labels
-follow a different rule.
-
-## Before you rely on it
-
-- The support contains exemplars, ids and, if given, texts of the training data. Share it as you would share that data.
-- Loading executes no code: tensors are safetensors, metadata is SQLite, settings are JSON.
-"""
-
 
 _USE_STATES = """from torchsdm import {kind}
 
@@ -111,11 +47,11 @@ def model_card(estimator: Any) -> str:
     ]
     certification = [model.certification for model in models if model.certification is not None]
     source, counts = _describe_data(models, names, estimator.data_source_)
-    return _TEMPLATE.format(
+    template = files("torchsdm.model").joinpath("model_card.md").read_text(encoding="utf-8")
+    return template.format(
         tags="\n".join(f"- {tag}" for tag in TAGS),
         title=f"torchsdm {kind} for {len(names)} classes",
         version=__version__,
-        paper=PAPER,
         classes=", ".join(names[:20]) + (", ..." if len(names) > 20 else ""),
         input=_describe_input(n_inputs, states_origin),
         n_support=", ".join(str(len(model.support)) for model in models),

@@ -13,7 +13,7 @@ import sqlite3
 import stat
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,7 @@ class LogWriter:
 
     def close(self) -> None:
         """Let others write, and close the files."""
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._forget()
         self.unlock()
 
     def _holder(self) -> str:
@@ -314,22 +312,18 @@ def saving(directory: Path, who: str | None = None, why: str = "") -> Iterator[d
 
     Yields what the new config must say of the log; None where there is nothing to say.
     """
-    has_config = holds_model(directory)
-    try:
-        has_config = has_config and bool(read_config(directory))
-    except ModelFileError:  # it is damaged, and can be saved over
-        has_config = False
-    if not has_config:
+    config: dict[str, Any] = {}
+    if holds_model(directory):
+        with suppress(ModelFileError):  # it is damaged, and can be saved over
+            config = read_config(directory)
+    if not config:
         yield None
         return
     name = login_name() if who is None else who
-    writer = LogWriter(directory, name)
-    writer.lock()
-    try:
+    with closing(LogWriter(directory, name)) as writer:
+        writer.lock()
         yield writer.next_save(name, why)
         writer.synchronise()
-    finally:
-        writer.close()
 
 
 def now() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,6 @@ from torchsdm.model.directory import (
     ExampleRow,
     StoredModel,
     mapped_tensors,
-    number_or_infinity,
     number_or_none,
 )
 from torchsdm.model.examples import Examples
@@ -241,10 +241,12 @@ def region_to_json(region: HighReliabilityRegion) -> dict[str, Any]:
 
 
 def _region_from_json(stored: dict[str, Any]) -> HighReliabilityRegion:
+    numbers = stored["min_rescaled_similarity"], *stored["thresholds"]
+    min_rescaled_similarity, *thresholds = (math.inf if value is None else float(value) for value in numbers)
     return HighReliabilityRegion(
         alpha=float(stored["alpha"]),
-        min_rescaled_similarity=number_or_infinity(stored["min_rescaled_similarity"]),
-        thresholds=torch.tensor([number_or_infinity(value) for value in stored["thresholds"]], dtype=torch.float64),
+        min_rescaled_similarity=min_rescaled_similarity,
+        thresholds=torch.tensor(thresholds, dtype=torch.float64),
         class_counts=torch.tensor(stored["class_counts"], dtype=torch.int64),
         failed_classes=tuple(stored["failed_classes"]),
         largest_alpha=stored["largest_alpha"],

@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 
 from torchsdm import __version__
+from torchsdm.core import Familiarity
 from torchsdm.errors import ModelFileError
 from torchsdm.files import replace_file, strict_json, whole_file
-from torchsdm.model.directory import label_values_to_json
+from torchsdm.model.directory import label_values_to_json, number_or_none
 from torchsdm.model.model import SDMModel
 from torchsdm.model.model_files import region_to_json
 from torchsdm.model.sdm_numpy import FORMAT, FORMAT_VERSION, MODEL_NAME
-from torchsdm.trust import Certificate, LaneRule
+from torchsdm.trust import LaneRule
 from torchsdm.validation import Array
 from torchsdm.wording import UNPROMISED
 
@@ -29,7 +30,7 @@ def write_numpy_export(folder: Path, model: SDMModel, rule: LaneRule, *, input_n
     replaced; others are left alone.
     """
     settings = np.array(strict_json(_settings(model, rule, input_ndim)))
-    contents: dict[str, Any] = {**_arrays(model), **_measure(rule), "settings": settings}
+    contents: dict[str, Any] = {**_arrays(model, rule.measure), "settings": settings}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         replace_file(folder / MODULE_NAME, files("torchsdm.model").joinpath(MODULE_NAME).read_bytes())
@@ -39,9 +40,15 @@ def write_numpy_export(folder: Path, model: SDMModel, rule: LaneRule, *, input_n
         raise ModelFileError(f"{folder} cannot be written: {error}.") from error
 
 
-def _arrays(model: SDMModel) -> dict[str, Array]:
+def _arrays(model: SDMModel, measure: Familiarity | None) -> dict[str, Array]:
+    """Adaptor, support and distances; of what inputs are ranked among: by class, then all together."""
     ecdfs = [distances.cpu().numpy() for distances in model.calibration.ecdfs.sorted_distances]
     support = model.support
+    familiar: dict[str, Array] = {}
+    if measure is not None:
+        familiar["familiar_sizes"] = np.array([len(one) for one in measure.products])
+        for name in ("distances", "odds", "products"):
+            familiar[f"familiar_{name}"] = np.concatenate(getattr(measure, name))
     vouched = np.where((support.labels == support.predictions).cpu().numpy(), support.labels.cpu().numpy(), -1)
     return {
         **{name: tensor.cpu().numpy() for name, tensor in model.adaptor.state_dict().items()},
@@ -50,26 +57,17 @@ def _arrays(model: SDMModel) -> dict[str, Array]:
         "is_background": (support.labels == len(model.classes)).cpu().numpy() & model.has_background,
         "ecdf_distances": np.concatenate(ecdfs),
         "ecdf_sizes": np.array([len(distances) for distances in ecdfs]),
+        **familiar,
     }
-
-
-def _measure(rule: LaneRule) -> dict[str, Array]:
-    """What inputs are ranked among, to say how familiar they are: by class, then all together."""
-    if rule.measure is None:
-        return {}
-    columns = {name: getattr(rule.measure, name) for name in ("distances", "odds", "products")}
-    sizes = np.array([len(one) for one in rule.measure.products])
-    return {"familiar_sizes": sizes, **{f"familiar_{name}": np.concatenate(parts) for name, parts in columns.items()}}
-
-
-def _certificate(certificate: Certificate) -> dict[str, Any]:
-    windows = [float(one) if np.isfinite(one) else None for one in certificate.window_thresholds]
-    return {**certificate.to_json(), "identity": certificate.identity, "window_thresholds": windows}
 
 
 def _settings(model: SDMModel, rule: LaneRule, input_ndim: int) -> dict[str, Any]:
     certificate, names = rule.certificate, model.classes.tolist()
-    promise = UNPROMISED["none"] if certificate is None else certificate.holds_for(names)
+    certified, promise = None, UNPROMISED["none"]
+    if certificate is not None:
+        windows = [number_or_none(one) for one in certificate.window_thresholds.tolist()]
+        certified = {**certificate.to_json(), "identity": certificate.identity, "window_thresholds": windows}
+        promise = certificate.holds_for(names)
     return {
         "format": FORMAT,
         "format_version": FORMAT_VERSION,
@@ -78,7 +76,7 @@ def _settings(model: SDMModel, rule: LaneRule, input_ndim: int) -> dict[str, Any
         "n_inputs": model.adaptor.n_inputs,
         "input_ndim": input_ndim,
         "regions": [region_to_json(region) for region in model.calibration.regions],
-        "certificate": None if certificate is None else _certificate(certificate),
+        "certificate": certified,
         "reliability": None if rule.reliability is None else rule.reliability.to_json(),
         "familiarity": rule.familiarity,
         "policy": rule.policy,

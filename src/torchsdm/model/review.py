@@ -100,13 +100,7 @@ class Judged:
 
 
 class ReviewStore:
-    """The queue in a file; any number of threads may use it.
-
-    Parameters
-    ----------
-    path : Path or None
-        The file, made if it is missing. None keeps the queue in memory.
-    """
+    """The queue in a file, made if it is missing, or in memory; any number of threads may use it."""
 
     def __init__(self, path: Path | None) -> None:
         self.path, self._lock = path, threading.RLock()
@@ -212,17 +206,13 @@ class ReviewStore:
         with self._changing() as connection:
             connection.executemany("UPDATE inputs SET adding = ? WHERE row = ?", [(key, row) for row in rows])
 
-    def finish_adding(self, versions: dict[str, int]) -> None:
-        """The changes that were made, by key: what they add is added; what no change adds is labelled as before."""
+    def settle(self, made: dict[str, int], undone: Collection[int]) -> None:
+        """Take in which changes were made, by key, and which were undone: what none adds is labelled as before."""
         with self._changing() as connection:
-            for key, version in versions.items():
+            for key, version in made.items():
                 connection.execute("UPDATE inputs SET added = ?, adding = NULL WHERE adding = ?", (version, key))
             connection.execute("UPDATE inputs SET adding = NULL WHERE adding IS NOT NULL")
-
-    def release(self, versions: Collection[int]) -> None:
-        """The changes of these versions were undone: what they added is labelled as before."""
-        with self._changing() as connection:
-            connection.executemany("UPDATE inputs SET added = NULL WHERE added = ?", [(one,) for one in versions])
+            connection.executemany("UPDATE inputs SET added = NULL WHERE added = ?", [(one,) for one in undone])
 
     def clear(self) -> int:
         """Remove every input that was not added, with its marks; returns how many."""

@@ -107,7 +107,7 @@ def test_the_certificate_is_certify_over_plain_arrays(clf, data):
     known = clf.model_.calibration
     q, logits, labels = known.similarity.numpy(), known.logits.numpy(), known.labels.numpy()
     evidence = evidence_of(logits, q, known.distance_quantile.numpy())
-    familiar = known.familiarities() >= 0.05
+    familiar = known.sample().familiarity >= 0.05
     fitted = Reliability.fit(evidence[familiar], (logits.argmax(axis=1) == labels)[familiar])
     calibration = ScoredSample(labels, logits.argmax(axis=1), fitted.of(evidence), familiar)
     held = clf.decide(data[0][clf.certification_rows_])

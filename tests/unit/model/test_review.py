@@ -86,13 +86,13 @@ def test_the_last_mark_counts_and_undoing_brings_back_the_one_before(store):
 def test_what_was_added_is_kept_until_its_change_is_undone(store):
     store.mark(1, "a", "ada", AT)
     store.start_adding([1], "key")
-    store.finish_adding({"key": 7, "another": 8})
+    store.settle({"key": 7, "another": 8}, [])
     assert store.rows(status="added")[0]["added"] == 7
     with pytest.raises(InvalidInputError, match="Undo that first"):
         store.mark(1, "b", "ada", AT)
     assert store.unmark("ada") is None
     assert store.clear() == 3 and store.count() == 1
-    store.release([7])
+    store.settle({"another": 8}, [7])
     assert texts(store.rows(status="labelled")) == ["text 0"]
 
 
@@ -100,8 +100,8 @@ def test_what_was_never_added_is_labelled_as_before(store):
     store.mark(1, "a", "ada", AT)
     store.start_adding([1], "key")  # and then the process is killed
     again = ReviewStore(store.path)
-    again.finish_adding({})
-    again.finish_adding({"key": 7})
+    again.settle({}, [])
+    again.settle({"key": 7}, [])
     assert again.rows(chosen=[1])[0]["status"] == "labelled"
 
 
