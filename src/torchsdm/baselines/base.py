@@ -160,5 +160,4 @@ class SelectiveClassifier(DecidingClassifier):
         check_finite(logits, "X", caller)
         if len(logits) == 0:
             raise InvalidInputError(f"'X' of {caller} must have at least one row of logits. Got none.")
-        array: Array = logits.detach().cpu().numpy()
-        return array
+        return logits.detach().cpu().numpy()

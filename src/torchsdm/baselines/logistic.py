@@ -56,8 +56,7 @@ class TunedLogisticModel(BaseEstimator):
 
     def logits(self, X: Array) -> Array:
         """Logits (N, C)."""
-        logits: Array = self._adaptor.encode_exactly(torch.as_tensor(np.asarray(X, dtype=np.float32)))[1].numpy()
-        return logits
+        return self._adaptor.encode_exactly(torch.as_tensor(np.asarray(X, dtype=np.float32)))[1].numpy()
 
 
 class LogisticModel(BaseEstimator):

@@ -273,5 +273,4 @@ def _elu(values: Tensor) -> Tensor:
 
 def _log(probabilities: Array) -> Array:
     """Logarithms, finite even where a probability is 0."""
-    logarithms: Array = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-    return logarithms
+    return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))

@@ -320,8 +320,7 @@ def _count_looks(classifier: BaseSDMClassifier, log: ReadLog) -> None:
 def _to_rows(points: Encoded) -> Array:
     """Points as rows of the log (n, M + C + 1), float32: exemplar, logits, 1 where the background's is highest."""
     columns = (points.exemplars, points.logits, points.is_background[:, None])
-    rows: Array = torch.hstack([column.cpu().float() for column in columns]).numpy()
-    return rows
+    return torch.hstack([column.cpu().float() for column in columns]).numpy()
 
 
 def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, numbers: torch.Tensor) -> EncodedPoints:
@@ -377,8 +376,7 @@ def _plain(alpha: Any) -> Any:
         return None
     if isinstance(alpha, Mapping):
         return {str(name): float(value) for name, value in alpha.items()}
-    listed = np.asarray(alpha, dtype=float).tolist()
-    return listed
+    return np.asarray(alpha, dtype=float).tolist()
 
 
 def _described(data: LabelledStates) -> list[Any]:

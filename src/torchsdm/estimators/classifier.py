@@ -400,8 +400,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     def logits(self, X: ArrayLike) -> Array:
         """z' of each input (N, C), classes in the order of ``classes_``."""
-        logits: Array = self.model_.logits(self._check_input(X, "logits")).numpy()
-        return logits
+        return self.model_.logits(self._check_input(X, "logits")).numpy()
 
     def calibration_logits(self) -> tuple[Array, Array]:
         """z' (M, C) and class numbers (M,) of the calibration set, for other estimators over the same adaptor."""

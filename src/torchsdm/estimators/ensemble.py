@@ -79,8 +79,7 @@ class SDMEnsemble(BaseSDMClassifier):
         """The label that most rounds predict."""
         states = self._check_input(X, "predict")
         votes = np.stack([model.predict(states).numpy() for model in self.models_])  # (J, N)
-        labels: Array = self.classes_[_most_frequent(votes, len(self.classes_))]
-        return labels
+        return self.classes_[_most_frequent(votes, len(self.classes_))]
 
     def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input with all rounds together."""
