@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -22,7 +21,6 @@ from torchsdm.estimators import check_training, training_settings
 from torchsdm.training import (
     AdaptorLearner,
     Learner,
-    LossRecord,
     Training,
     balanced_mean,
     best_round,
@@ -209,13 +207,11 @@ class CrossEntropyClassifier(RoundsClassifier):
 class CrossEntropyLearner(AdaptorLearner):
     """SDM's learner with every epoch a softmax epoch: its signals stay q = e - 2 and d = 1."""
 
-    def epoch(self, number: int) -> LossRecord:
-        """Train an epoch, and return the balanced cross-entropy over the calibration part after it."""
-        start = time.perf_counter()
-        self._steps(number)
+    def _train(self, epoch: int) -> dict[str, Any]:
+        """Train an epoch, and measure the balanced cross-entropy over the calibration part after it."""
+        self._steps(epoch)
         blocks = [self.network.encode_quickly(block)[1] for block in self.calibration.blocks()]
         losses = sdm_losses(
             torch.cat(blocks).double(), self.calibration_labels, SOFTMAX_SIMILARITY, SOFTMAX_DISTANCE_QUANTILE
         )
-        loss = balanced_mean(losses, self.calibration_labels, self.settings.n_classes)
-        return LossRecord(self.number, number, loss, time.perf_counter() - start)
+        return {"calibration_loss": balanced_mean(losses, self.calibration_labels, self.settings.n_classes)}

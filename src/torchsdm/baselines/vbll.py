@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -16,8 +15,8 @@ from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.base import require_fitted
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
-from torchsdm.errors import TrainingError, import_extra
-from torchsdm.training import Learner, LossRecord, Part, TrainingSettings, Use, random_generator
+from torchsdm.errors import import_extra
+from torchsdm.training import Learner, Part, TrainingSettings, Use, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -232,20 +231,16 @@ class VBLLLearner(Learner):
             lr=settings.learning_rate,
         )
 
-    def epoch(self, number: int) -> LossRecord:
-        """Train an epoch, and return the mean of -log p(y | x) over the calibration part after it."""
-        start = time.perf_counter()
-        order = torch.from_numpy(
-            random_generator(self.seed, self.number, Use.VBLL_SHUFFLE, number).permutation(len(self.train))
-        )
+    def _train(self, epoch: int) -> dict[str, Any]:
+        """Train an epoch, and measure the mean of -log p(y | x) over the calibration part after it."""
         with self._own_randomness():
-            for batch in order.split(self.settings.batch_size):
-                self._step(self.train.states(batch), self.train.labels[batch], number)
+            for batch in self.batches(epoch, Use.VBLL_SHUFFLE):
+                self._step(self.train.states(batch), self.train.labels[batch], epoch)
         with torch.no_grad():
             features = [self.network(block.to(self.device)) for block in self.calibration.blocks()]
         probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
         true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
-        return LossRecord(self.number, number, float(-_log(true).mean()), time.perf_counter() - start)
+        return {"calibration_loss": float(-_log(true).mean())}
 
     def _own_randomness(self) -> AbstractContextManager[None]:
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
@@ -255,10 +250,8 @@ class VBLLLearner(Learner):
             features = self.network(hidden_states.to(self.device))
             loss = self.network.last(features).train_loss_fn(labels.to(self.device))
         except ValueError as error:  # torch's distributions reject NaN
-            raise TrainingError(
-                f"The weights became NaN in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
-                f"(now {self.settings.learning_rate:g})."
-            ) from error
+            what = f"The weights became NaN in epoch {epoch} of round {self.number + 1}."
+            raise self.settings.divergence(what) from error
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
