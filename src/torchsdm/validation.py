@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, TorchSDMError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ArrayLike: TypeAlias = "Array | Tensor | Sequence[Any]"
@@ -291,8 +291,8 @@ def _check_positions(estimator: Any, states: Tensor, caller: str, *, reset: bool
     return states
 
 
-def check_label_array(y: Any, caller: str) -> Array:
-    """Labels of any type that scikit-learn accepts, as a one-dimensional array."""
+def check_label_array(y: Any, caller: str, n: int | None = None) -> Array:
+    """Labels of any type that scikit-learn accepts, as a one-dimensional array; one for each of n inputs, if given."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
     if y is None:
@@ -311,6 +311,8 @@ def check_label_array(y: Any, caller: str) -> Array:
             )
         assert_all_finite(labels, estimator_name=caller, input_name="y")
         check_classification_targets(labels)
+    if n is not None:
+        check_same_length(n, labels, "y", caller)
     return labels
 
 
@@ -350,6 +352,12 @@ def check_same_length(n: int, values: Any, name: str, caller: str) -> None:
     """Require one value per input."""
     if len(values) != n:
         raise InvalidInputError(f"'{name}' of {caller} must have one value for each of {n} inputs. Got {len(values)}.")
+
+
+def require_fitted(estimator: Any, learned: str, method: str = "decide") -> None:
+    """Require that an estimator has learned something before a method is called."""
+    if not hasattr(estimator, learned):
+        raise NotFittedError(f"This {type(estimator).__name__} is not fitted yet: call fit before {method}.")
 
 
 @contextmanager

@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torchsdm.baselines.base import DecidingClassifier, SelectiveClassifier, require_fitted
+from torchsdm.baselines.base import DecidingClassifier, SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, Target, smallest
 from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
 from torchsdm.labels import LabelCodes
 from torchsdm.trust import ScoredSample, certify
-from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length, check_share
+from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_share, require_fitted
 
 Self = TypeVar("Self", bound="CertifiedScore")
 
@@ -103,8 +103,7 @@ class CertifiedScore(DecidingClassifier):
         )
 
     def _sample(self, answers: Decisions, y: ArrayLike) -> ScoredSample:
-        labels = check_label_array(y, "CertifiedScore.fit")
-        check_same_length(len(answers), labels, "y", "CertifiedScore.fit")
+        labels = check_label_array(y, "CertifiedScore.fit", len(answers))
         numbers = LabelCodes(answers.classes).encode(labels, "CertifiedScore.fit").numpy()
         score = self._score(answers)
         return ScoredSample(numbers, answers.logits.argmax(axis=1), score, np.isfinite(score))

@@ -12,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.baselines.base import require_fitted, training_data
+from torchsdm.baselines.base import training_data
 from torchsdm.baselines.softmax import softmax
 from torchsdm.cluster import Backend, run_rounds
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
@@ -28,7 +28,7 @@ from torchsdm.training import (
     seed_of_fit,
     train_rounds,
 )
-from torchsdm.validation import Array, ArrayLike, RandomState, check_hidden_states
+from torchsdm.validation import Array, ArrayLike, RandomState, check_hidden_states, require_fitted
 
 Self = TypeVar("Self", bound="RoundsClassifier")
 

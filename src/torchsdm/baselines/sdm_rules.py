@@ -9,14 +9,14 @@ from typing import TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from torchsdm.baselines.base import DecidingClassifier, require_fitted
+from torchsdm.baselines.base import DecidingClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.settings import LANES
 from torchsdm.trust import Certificate
-from torchsdm.validation import Array, ArrayLike, check_choice
+from torchsdm.validation import Array, ArrayLike, check_choice, require_fitted
 
 Self = TypeVar("Self", bound="SDMRule")
 

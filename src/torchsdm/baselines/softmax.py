@@ -86,8 +86,7 @@ class SoftmaxThreshold(SelectiveClassifier):
 
     def _decide(self, logits: Array) -> Decisions:
         probabilities = softmax(logits / self.temperature_)
-        y_hat = logits.argmax(axis=1)[:, None]
-        confident = np.take_along_axis(probabilities, y_hat, axis=1) >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
+        confident = probabilities.max(axis=1)[:, None] >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, probabilities, confident)
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.baselines.base import require_fitted
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.errors import import_extra
@@ -25,6 +24,7 @@ from torchsdm.validation import (
     check_choice,
     check_hidden_states,
     check_positive,
+    require_fitted,
 )
 
 KINDS = ("discriminative", "generative")
@@ -60,15 +60,8 @@ class VBLLClassifier(RoundsClassifier):
     n_rounds, max_epochs, batch_size, learning_rate, random_state, device
         As in ``CrossEntropyClassifier``. The optimiser is AdamW, with gradients clipped to norm 1 and a weight decay of
         1e-4 on all but the last layer.
-    standardization, calibration_size, patience
-        As in ``CrossEntropyClassifier``.
-    checkpoint : path or None
-        A directory in which training saves its state after every epoch. An interrupted ``fit`` called again with the
-        same data and settings resumes from there, with identical results. ``alpha`` may differ: it changes no weights.
-    verbose : bool
-        Show a progress bar.
-    backend : str, RayBackend or None
-        Where ``fit`` trains the rounds, as in ``SDMClassifier``.
+    standardization, calibration_size, patience, checkpoint, verbose, backend
+        As in ``CrossEntropyClassifier``. A ``fit`` that resumes may have another ``alpha``: it changes no weights.
 
     Notes
     -----
@@ -136,7 +129,10 @@ class VBLLNetwork(nn.Module):
         self.kind = kind
         self.input = ExemplarAdaptor(n_inputs, n_classes=n_hidden, n_filters=n_hidden)
         self.core = nn.Linear(n_hidden, n_hidden, dtype=torch.float32)
-        self.last = last_layer(kind, n_hidden, n_classes, regularization_weight)
+        vbll = import_extra("vbll", "baselines", "VBLLClassifier")
+        layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
+        # the generative layer supports only diagonal covariances
+        self.last = layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
         self.register_buffer("draws", torch.from_numpy(draws))  # (S, C)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -184,13 +180,6 @@ def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
     uniforms = engine.draw(N_DRAWS, dtype=torch.float64) + 2.0**-31  # 30 bits each: 0 becomes the middle of a cell
     draws: Array = torch.special.ndtri(uniforms).numpy()
     return draws
-
-
-def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
-    """The layer from the vbll package; its generative one supports only diagonal covariances."""
-    vbll = import_extra("vbll", "baselines", "VBLLClassifier")
-    layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
-    return layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
 
 
 class VBLLLearner(Learner):

@@ -21,7 +21,6 @@ from torchsdm.errors import (
     CertificateWarning,
     InvalidInputError,
     InvalidTypeError,
-    NotFittedError,
     Remedy,
     SDMWarning,
     warn_user,
@@ -56,6 +55,7 @@ from torchsdm.validation import (
     check_positive,
     check_same_length,
     is_storable_id,
+    require_fitted,
 )
 from torchsdm.wording import UNPROMISED, shortened
 
@@ -117,9 +117,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         return probabilities
 
     def _check_is_fitted(self, method: str) -> None:
-        if not hasattr(self, "models_"):
-            name = type(self).__name__
-            raise NotFittedError(f"This {name} is not fitted yet: call fit before {method}.")
+        require_fitted(self, "models_", method)
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:

@@ -11,10 +11,9 @@ import copy
 import hashlib
 import json
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -50,22 +49,13 @@ ADDS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 
 
 # --- Requests --------------------------------------------------------------------------------------------------------
-
-
-class Request(ABC):
-    """Something to change about a model."""
-
-    @abstractmethod
-    def apply(self, classifier: BaseSDMClassifier) -> Entry:
-        """Change a classifier in place; returns what a log keeps of it. A failed call changes nothing."""
-
-    @abstractmethod
-    def asked(self) -> list[Any]:
-        """What was asked for, as plain values, by which a retry is told from another request."""
+#
+# ``apply`` changes a classifier in place and returns what a log keeps of it; a failed call changes nothing.
+# ``asked`` is what was asked for, as plain values, by which a retry is told from another request.
 
 
 @dataclass(frozen=True)
-class Add(Request):
+class Add:
     """Add labelled points to the support or to the calibration set; see ``SDMClassifier.add_exemplars``."""
 
     data: LabelledStates
@@ -93,7 +83,7 @@ class Add(Request):
 
 
 @dataclass(frozen=True)
-class Remove(Request):
+class Remove:
     """Remove points by id, from whichever set has them; see ``SDMClassifier.remove``."""
 
     ids: Sequence[Any] | Array
@@ -110,7 +100,7 @@ class Remove(Request):
 
 
 @dataclass(frozen=True)
-class Relabel(Request):
+class Relabel:
     """Relabel points by id, in whichever set has them; see ``SDMClassifier.relabel``."""
 
     ids: Sequence[Any] | Array
@@ -132,7 +122,7 @@ class Relabel(Request):
 
 
 @dataclass(frozen=True)
-class Recalibrate(Request):
+class Recalibrate:
     """Recompute the region, for another alpha or after changes; see ``SDMClassifier.recalibrate``."""
 
     alpha: float | Sequence[float] | Mapping[Any, float] | None = None
@@ -154,7 +144,7 @@ class Recalibrate(Request):
 
 
 @dataclass(frozen=True)
-class Certify(Request):
+class Certify:
     """Certify again, with new labelled points or on the same sample; see ``SDMClassifier.recertify``."""
 
     data: LabelledStates | None = None
@@ -184,7 +174,7 @@ class Certify(Request):
 
 
 @dataclass(frozen=True)
-class ResetGuard(Request):
+class ResetGuard:
     """Note that the drift guard was reset; decisions stay the same."""
 
     reset: GuardReset
@@ -196,6 +186,10 @@ class ResetGuard(Request):
     def asked(self) -> list[Any]:
         """The reset."""
         return [GUARD_RESET, asdict(self.reset)]
+
+
+Request: TypeAlias = "Add | Remove | Relabel | Recalibrate | Certify | ResetGuard"
+"""Something to change about a model."""
 
 
 def _settings(request: Recalibrate | Certify) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -104,10 +103,9 @@ class History:
         if path.suffix == ".json":
             path.write_text(json.dumps(self.to_dicts(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         elif path.suffix == ".csv":
-            text = io.StringIO()
-            writer = csv.DictWriter(text, [field.name for field in fields(EpochRecord)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.to_dicts())
-            path.write_text(text.getvalue(), encoding="utf-8")
+            with path.open("w", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, [field.name for field in fields(EpochRecord)], lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(self.to_dicts())
         else:
             raise InvalidInputError(f"'path' of History.save must end in .csv or .json. Got {path.name!r}.")

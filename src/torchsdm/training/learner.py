@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -62,10 +62,10 @@ class Learner(ABC):
     def _train(self, epoch: int) -> dict[str, Any]:
         """Train an epoch; what was measured after it, by the names of its record."""
 
-    def batches(self, epoch: int, use: Use = Use.SHUFFLE) -> tuple[Tensor, ...]:
+    def batches(self, epoch: int, use: Use = Use.SHUFFLE) -> Iterator[Tensor]:
         """Positions in the training part, in the random order of an epoch, a batch at a time."""
         order = random_generator(self.seed, self.number, use, epoch).permutation(len(self.train))
-        return torch.from_numpy(order).split(self.settings.batch_size)
+        yield from torch.from_numpy(order).split(self.settings.batch_size)
 
     def state(self) -> dict[str, Tensor]:
         """A copy of everything the next epoch needs, on the CPU."""
