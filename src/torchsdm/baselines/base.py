@@ -139,9 +139,8 @@ class SelectiveClassifier(DecidingClassifier):
         """The same for logits (N, C) of the model, such as those of a sample whose states are not kept."""
         return self._decide(np.asarray(logits, dtype=np.float64))
 
-    @abstractmethod
     def _calibrate(self, logits: Array, labels: Array) -> None:
-        """Learn the rule from float64 logits (M, C) and class numbers (M,) of the calibration set."""
+        """Learn the rule, if there is anything to learn, from float64 logits (M, C) and class numbers (M,)."""
 
     @abstractmethod
     def _decide(self, logits: Array) -> Decisions:

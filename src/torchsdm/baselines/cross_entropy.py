@@ -161,21 +161,12 @@ class CrossEntropyClassifier(RoundsClassifier):
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
         The same seed gives the same model, to the bit.
-    device : str, optional
-        A torch device; the CPU by default.
     standardization : {'scalar', 'per_dimension'}
         Whether states are standardised by one mean and deviation, as in the paper, or by those of each dimension.
-    calibration_size : float, default=0.5
-        Share of X that each round sets aside.
     patience : int, optional
         Epochs without a better calibration loss after which a round ends; by default none ends early.
-    checkpoint : path or None
-        A directory in which training saves its state after every epoch. An interrupted ``fit`` called again with the
-        same data and settings resumes from there, with identical results.
-    verbose : bool
-        Show a progress bar.
-    backend : str, RayBackend or None
-        Where ``fit`` trains the rounds, as in ``SDMClassifier``.
+    device, calibration_size, checkpoint, verbose, backend
+        As in ``SDMClassifier``, with ``training='sdm'``.
 
     Attributes
     ----------

@@ -48,9 +48,6 @@ class NoReject(SelectiveClassifier):
         The model that gives the logits; with None, X is logits already.
     """
 
-    def _calibrate(self, logits: Array, labels: Array) -> None:
-        """Nothing to learn."""
-
     def _decide(self, logits: Array) -> Decisions:
         everything = np.ones((len(logits), len(self.alphas_)), dtype=bool)
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, softmax(logits), everything)
@@ -81,7 +78,6 @@ class SoftmaxThreshold(SelectiveClassifier):
     """
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
-        """Nothing to learn."""
         self.temperature_ = 1.0
 
     def _decide(self, logits: Array) -> Decisions:

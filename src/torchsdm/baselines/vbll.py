@@ -15,7 +15,7 @@ from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
 from torchsdm.errors import import_extra
-from torchsdm.training import Learner, Part, TrainingSettings, Use, random_generator
+from torchsdm.training import Learner, Use, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -191,18 +191,9 @@ class VBLLLearner(Learner):
 
     network: VBLLNetwork
 
-    def __init__(
-        self,
-        train: Part,
-        calibration: Part,
-        settings: TrainingSettings,
-        seed: int,
-        number: int,
-        *,
-        kind: str,
-        regularization_factor: float,
-    ) -> None:
-        super().__init__(train, calibration, settings, seed, number)
+    def __init__(self, *of_every_learner: Any, kind: str, regularization_factor: float) -> None:
+        super().__init__(*of_every_learner)
+        train, settings, seed, number = self.train, self.settings, self.seed, self.number
         shape = train.hidden_states.shape[-1], settings.n_classes, settings.n_filters
         draws = normal_draws(settings.n_classes, random_generator(seed, number, Use.VBLL_DRAWS))
         with self._own_randomness():

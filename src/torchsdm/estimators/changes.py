@@ -21,7 +21,7 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
-from torchsdm.estimators._saving import promise_to_json, take_promise
+from torchsdm.estimators._saving import alpha_to_json, promise_to_json, take_promise
 from torchsdm.model import (
     CALIBRATION,
     COSTLY,
@@ -194,7 +194,10 @@ Request: TypeAlias = "Add | Remove | Relabel | Recalibrate | Certify | ResetGuar
 
 def _settings(request: Recalibrate | Certify) -> dict[str, Any]:
     """What is asked for, as plain values, but for points."""
-    return {**{name: value for name, value in vars(request).items() if name != "data"}, "alpha": _plain(request.alpha)}
+    return {
+        **{name: value for name, value in vars(request).items() if name != "data"},
+        "alpha": alpha_to_json(request.alpha),
+    }
 
 
 def request_digest(requests: Sequence[Request]) -> str:
@@ -363,14 +366,6 @@ def _questions(before: Mapping[str, Mapping[str, float]], classifier: BaseSDMCla
         for sample, asked in classifier.deltas_spent_.items()
     }
     return {"questions": {sample: asked for sample, asked in new.items() if asked}}
-
-
-def _plain(alpha: Any) -> Any:
-    if alpha is None:
-        return None
-    if isinstance(alpha, Mapping):
-        return {str(name): float(value) for name, value in alpha.items()}
-    return np.asarray(alpha, dtype=float).tolist()
 
 
 def _described(data: LabelledStates) -> list[Any]:
