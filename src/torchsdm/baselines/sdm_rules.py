@@ -97,10 +97,9 @@ class SDMRule(DecidingClassifier):
                 admitted = is_its & (decisions.lane == LANES[0])
             return decisions.with_admission(admitted[:, None] & promised)
         decisions = replace(decisions, score=None, certified=None, certificate=None, lane=None, reason=None)
-        if self.rule == "region":
-            return replace(decisions.with_admission(decisions.admitted_at), score=decisions.rescaled_similarity)
-        if self.rule == "region lower":
-            return replace(decisions.with_admission(decisions.admitted_lower_at), score=decisions.rescaled_similarity)
+        regions = {"region": decisions.admitted_at, "region lower": decisions.admitted_lower_at}
+        if self.rule in regions:
+            return replace(decisions.with_admission(regions[self.rule]), score=decisions.rescaled_similarity)
         probabilities = _PROBABILITIES[self.rule](decisions)
         y_hat = decisions.logits.argmax(axis=1)[:, None]
         confidence = np.take_along_axis(probabilities, y_hat, axis=1)[:, 0]

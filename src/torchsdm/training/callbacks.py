@@ -63,13 +63,12 @@ class ProgressBar(Callback):
 
     def after_epoch(self, current: Round, state: Mapping[str, Tensor]) -> None:
         """Show the epoch and its losses."""
+        record = current.records[-1]
+        shown = {"loss": f"{record.loss:.4f}", "best": f"{current.best_loss:.4f}"}
+        if isinstance(record, EpochRecord):
+            shown["accuracy"] = f"{record.calibration_balanced_accuracy:.3f}"
         self._bar.set_description(f"round {current.number + 1}/{self.n_rounds}", refresh=False)
-        self._bar.set_postfix(
-            loss=f"{current.losses[-1]:.4f}",
-            best=f"{current.best_loss:.4f}",
-            **{name: f"{value:.3f}" for name, value in current.records[-1].shown.items()},
-            refresh=False,
-        )
+        self._bar.set_postfix(**shown, refresh=False)
         self._bar.update()
 
     def after_round(self, finished: Round) -> None:

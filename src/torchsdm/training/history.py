@@ -40,11 +40,6 @@ class EpochRecord:
         """What decides which epoch is kept."""
         return self.calibration_balanced_loss
 
-    @property
-    def shown(self) -> dict[str, float]:
-        """What a progress bar shows next to the loss."""
-        return {"accuracy": self.calibration_balanced_accuracy}
-
 
 @dataclass(frozen=True)
 class LossRecord:
@@ -59,11 +54,6 @@ class LossRecord:
     def loss(self) -> float:
         """What decides which epoch is kept."""
         return self.calibration_loss
-
-    @property
-    def shown(self) -> dict[str, float]:
-        """What a progress bar shows next to the loss."""
-        return {}
 
 
 @dataclass(frozen=True)
