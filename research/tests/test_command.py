@@ -329,9 +329,7 @@ def test_again_it_extracts_and_trains_nothing_and_says_the_same(whole, place, ru
     monkeypatch.chdir(home)
     monkeypatch.setenv("TORCHSDM_CACHE", str(home / "cache"))
     monkeypatch.setattr(HiddenStateExtractor, "extract", lambda *_, **__: pytest.fail("extracted again"))
-    monkeypatch.setattr(
-        "torchsdm.training.sdm_learner.SDMLearner._steps", lambda *_, **__: pytest.fail("trained again")
-    )
+    monkeypatch.setattr("torchsdm.training.learner.SDMLearner._steps", lambda *_, **__: pytest.fail("trained again"))
     done = run(*place.arguments("--json", "--no-texts"))
     assert done.returncode == 0, done.stderr
     printed = strict(done.stdout)

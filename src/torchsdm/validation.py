@@ -21,7 +21,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 from torch import Tensor
 
-from torchsdm.errors import InvalidInputError, InvalidTypeError, TorchSDMError
+from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, TorchSDMError
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
 ArrayLike: TypeAlias = "Array | Tensor | Sequence[Any]"
@@ -276,8 +276,8 @@ def _refuse_text(X: Any, caller: str) -> None:
                 raise InvalidTypeError(f"'X' of {caller} must be numbers. Got texts in column {name!r}; drop it.")
 
 
-def check_label_array(y: Any, caller: str) -> Array:
-    """Labels of any type that scikit-learn accepts, as a one-dimensional array."""
+def check_label_array(y: Any, caller: str, n: int | None = None) -> Array:
+    """Labels of any type that scikit-learn accepts, as a one-dimensional array; one for each of n inputs, if given."""
     if isinstance(y, Tensor):
         y = y.detach().cpu().numpy()
     if y is None:
@@ -296,6 +296,8 @@ def check_label_array(y: Any, caller: str) -> Array:
             )
         assert_all_finite(labels, estimator_name=caller, input_name="y")
         check_classification_targets(labels)
+    if n is not None:
+        check_same_length(n, labels, "y", caller)
     return labels
 
 
@@ -335,6 +337,12 @@ def check_same_length(n: int, values: Any, name: str, caller: str) -> None:
     """Require one value per input."""
     if len(values) != n:
         raise InvalidInputError(f"'{name}' of {caller} must have one value for each of {n} inputs. Got {len(values)}.")
+
+
+def require_fitted(estimator: Any, learned: str, method: str = "decide") -> None:
+    """Require that an estimator has learned something before a method is called."""
+    if not hasattr(estimator, learned):
+        raise NotFittedError(f"This {type(estimator).__name__} is not fitted yet: call fit before {method}.")
 
 
 @contextmanager

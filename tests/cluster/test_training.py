@@ -100,8 +100,8 @@ def test_what_is_lost_is_trained_again(ray, nodes, data, monkeypatch, kill):
     expected = SDMClassifier(0.8, n_filters=8, **settings).fit(*data)
     original, begin, seen, starts = ProgressBar.after_epoch, _RemoteRound._begin, [], []
 
-    def after_epoch(self, current, learner):
-        original(self, current, learner)
+    def after_epoch(self, current, state):
+        original(self, current, state)
         seen.append(current.epoch)
         if current.epoch == 3:
             kill(*((nodes,) if kill is lose_node else ()), "_epochs")
@@ -122,8 +122,8 @@ def test_an_interrupted_fit_goes_on_here_or_there(ray, nodes, data, alone, tmp_p
     """Interrupted on the cluster with all rounds begun; finished by this process alone, from the same files."""
     original = Checkpointing.after_epoch
 
-    def after_epoch(self, current, learner):
-        original(self, current, learner)
+    def after_epoch(self, current, state):
+        original(self, current, state)
         if current.epoch == 4:
             raise KeyboardInterrupt
 

@@ -171,7 +171,7 @@ def test_an_interrupted_refit_leaves_the_fitted_model(data, monkeypatch):
     def interrupt(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("torchsdm.training.sdm_learner.SDMLearner._steps", interrupt)
+    monkeypatch.setattr("torchsdm.training.learner.SDMLearner._steps", interrupt)
     with pytest.raises(KeyboardInterrupt):
         classifier.fit(X[:, :3], y)
     np.testing.assert_array_equal(classifier.decide(X).confidence, expected)

@@ -121,8 +121,8 @@ def _checkpoint(folder: Path, X: np.ndarray, y: np.ndarray) -> None:
     """A fit that was interrupted, so that a finished and a running round are on disk."""
     from torchsdm.training.callbacks import Checkpointing
 
-    def interrupted(self: Any, current: Any, learner: Any, store: Any = Checkpointing.after_epoch) -> None:
-        store(self, current, learner)
+    def interrupted(self: Any, current: Any, state: Any, store: Any = Checkpointing.after_epoch) -> None:
+        store(self, current, state)
         if current.number == 1:
             raise _Enough
 

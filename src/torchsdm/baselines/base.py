@@ -16,7 +16,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from torch import Tensor
 
 from torchsdm.core import Decisions
-from torchsdm.errors import InvalidInputError, NotFittedError
+from torchsdm.errors import InvalidInputError
 from torchsdm.estimators import given_part
 from torchsdm.labels import LabelCodes, count_classes
 from torchsdm.training import Part, TrainingData
@@ -30,6 +30,7 @@ from torchsdm.validation import (
     check_label_array,
     check_same_length,
     check_shape,
+    require_fitted,
 )
 
 Self = TypeVar("Self", bound="SelectiveClassifier")
@@ -56,8 +57,7 @@ class LogitModel(Protocol):
 
 def training_data(estimator: Any, states: Tensor, y: Any, calibration: Any, caller: str) -> tuple[TrainingData, Array]:
     """Checked states with class numbers, and the classes; with the calibration set if one is given."""
-    labels = check_label_array(y, caller)
-    check_same_length(len(states), labels, "y", caller)
+    labels = check_label_array(y, caller, len(states))
     classes, class_numbers = count_classes(labels, f"'y' of {caller}")
     numbers = torch.from_numpy(class_numbers.astype(np.int64))
     if calibration is None:
@@ -65,15 +65,8 @@ def training_data(estimator: Any, states: Tensor, y: Any, calibration: Any, call
     calibration = given_part(calibration, "calibration", caller)
     caller = f"{caller} (calibration)"
     given = check_hidden_states(estimator, calibration.hidden_states, caller, reset=False)
-    given_labels = check_label_array(calibration.labels, caller)
-    check_same_length(len(given), given_labels, "y", caller)
+    given_labels = check_label_array(calibration.labels, caller, len(given))
     return TrainingData(states, numbers, Part.whole(given, LabelCodes(classes).encode(given_labels, caller))), classes
-
-
-def require_fitted(estimator: Any, learned: str, method: str = "decide") -> None:
-    """Require that an estimator has learned something before a method is called."""
-    if not hasattr(estimator, learned):
-        raise NotFittedError(f"This {type(estimator).__name__} is not fitted yet: call fit before {method}.")
 
 
 class DecidingClassifier(ClassifierMixin, BaseEstimator, ABC):
@@ -146,9 +139,8 @@ class SelectiveClassifier(DecidingClassifier):
         """The same for logits (N, C) of the model, such as those of a sample whose states are not kept."""
         return self._decide(np.asarray(logits, dtype=np.float64))
 
-    @abstractmethod
     def _calibrate(self, logits: Array, labels: Array) -> None:
-        """Learn the rule from float64 logits (M, C) and class numbers (M,) of the calibration set."""
+        """Learn the rule, if there is anything to learn, from float64 logits (M, C) and class numbers (M,)."""
 
     @abstractmethod
     def _decide(self, logits: Array) -> Decisions:
@@ -160,5 +152,4 @@ class SelectiveClassifier(DecidingClassifier):
         check_finite(logits, "X", caller)
         if len(logits) == 0:
             raise InvalidInputError(f"'X' of {caller} must have at least one row of logits. Got none.")
-        array: Array = logits.detach().cpu().numpy()
-        return array
+        return logits.detach().cpu().numpy()

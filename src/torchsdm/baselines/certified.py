@@ -8,13 +8,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from torchsdm.baselines.base import DecidingClassifier, SelectiveClassifier, require_fitted
+from torchsdm.baselines.base import DecidingClassifier, SelectiveClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, Target, smallest
-from torchsdm.errors import InvalidInputError, MissingExtraError, RegionWarning, warn_user
+from torchsdm.errors import InvalidInputError, RegionWarning, import_extra, warn_user
 from torchsdm.labels import LabelCodes
 from torchsdm.trust import ScoredSample, certify
-from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_same_length, check_share
+from torchsdm.validation import Array, ArrayLike, check_choice, check_label_array, check_share, require_fitted
 
 Self = TypeVar("Self", bound="CertifiedScore")
 
@@ -103,8 +103,7 @@ class CertifiedScore(DecidingClassifier):
         )
 
     def _sample(self, answers: Decisions, y: ArrayLike) -> ScoredSample:
-        labels = check_label_array(y, "CertifiedScore.fit")
-        check_same_length(len(answers), labels, "y", "CertifiedScore.fit")
+        labels = check_label_array(y, "CertifiedScore.fit", len(answers))
         numbers = LabelCodes(answers.classes).encode(labels, "CertifiedScore.fit").numpy()
         score = self._score(answers)
         return ScoredSample(numbers, answers.logits.argmax(axis=1), score, np.isfinite(score))
@@ -216,18 +215,15 @@ class RiskControlledAbstention(SelectiveClassifier):
 
 def _controller(alpha: float, confidence_level: float) -> Any:
     """MAPIE's controller of the precision of "the prediction is right", said if the confidence is high enough."""
-    try:
-        from mapie.risk_control import BinaryClassificationController, FWERBonferroniHolm
-    except ImportError as error:
-        raise MissingExtraError("mapie", "baselines", "RiskControlledAbstention") from error
+    mapie = import_extra("mapie.risk_control", "baselines", "RiskControlledAbstention")
 
-    class Holm(FWERBonferroniHolm):
+    class Holm(mapie.FWERBonferroniHolm):  # type: ignore[name-defined]
         """Holm's correction. If nothing is admitted, MAPIE's p-value is NaN, which would end the test; 1 is right."""
 
         def run(self, p_values: Array, delta: float) -> Any:
             return super().run(np.where(np.isnan(p_values), 1.0, p_values), delta)
 
-    return BinaryClassificationController(
+    return mapie.BinaryClassificationController(
         predict_function=lambda confidence: np.column_stack([1 - confidence, confidence]),
         risk="precision",
         target_level=alpha,

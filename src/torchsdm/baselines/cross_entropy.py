@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from torch import Tensor
 
-from torchsdm.baselines.base import require_fitted, training_data
+from torchsdm.baselines.base import training_data
 from torchsdm.baselines.softmax import softmax
 from torchsdm.cluster import Backend, run_rounds
 from torchsdm.core import SOFTMAX_DISTANCE_QUANTILE, SOFTMAX_SIMILARITY, sdm_losses
@@ -22,7 +21,6 @@ from torchsdm.estimators import check_training, training_settings
 from torchsdm.training import (
     AdaptorLearner,
     Learner,
-    LossRecord,
     Training,
     balanced_mean,
     best_round,
@@ -30,7 +28,7 @@ from torchsdm.training import (
     seed_of_fit,
     train_rounds,
 )
-from torchsdm.validation import Array, ArrayLike, RandomState, check_hidden_states
+from torchsdm.validation import Array, ArrayLike, RandomState, check_hidden_states, require_fitted
 
 Self = TypeVar("Self", bound="RoundsClassifier")
 
@@ -163,21 +161,12 @@ class CrossEntropyClassifier(RoundsClassifier):
         Of Adam, without weight decay.
     random_state : int, RandomState, Generator or None
         The same seed gives the same model, to the bit.
-    device : str, optional
-        A torch device; the CPU by default.
     standardization : {'scalar', 'per_dimension'}
         Whether states are standardised by one mean and deviation, as in the paper, or by those of each dimension.
-    calibration_size : float, default=0.5
-        Share of X that each round sets aside.
     patience : int, optional
         Epochs without a better calibration loss after which a round ends; by default none ends early.
-    checkpoint : path or None
-        A directory in which training saves its state after every epoch. An interrupted ``fit`` called again with the
-        same data and settings resumes from there, with identical results.
-    verbose : bool
-        Show a progress bar.
-    backend : str, RayBackend or None
-        Where ``fit`` trains the rounds, as in ``SDMClassifier``.
+    device, calibration_size, checkpoint, verbose, backend
+        As in ``SDMClassifier``, with ``training='sdm'``.
 
     Attributes
     ----------
@@ -209,13 +198,11 @@ class CrossEntropyClassifier(RoundsClassifier):
 class CrossEntropyLearner(AdaptorLearner):
     """SDM's learner with every epoch a softmax epoch: its signals stay q = e - 2 and d = 1."""
 
-    def epoch(self, number: int) -> LossRecord:
-        """Train an epoch, and return the balanced cross-entropy over the calibration part after it."""
-        start = time.perf_counter()
-        self._steps(number)
+    def _train(self, epoch: int) -> dict[str, Any]:
+        """Train an epoch, and measure the balanced cross-entropy over the calibration part after it."""
+        self._steps(epoch)
         blocks = [self.network.encode_quickly(block)[1] for block in self.calibration.blocks()]
         losses = sdm_losses(
             torch.cat(blocks).double(), self.calibration_labels, SOFTMAX_SIMILARITY, SOFTMAX_DISTANCE_QUANTILE
         )
-        loss = balanced_mean(losses, self.calibration_labels, self.settings.n_classes)
-        return LossRecord(self.number, number, loss, time.perf_counter() - start)
+        return {"calibration_loss": balanced_mean(losses, self.calibration_labels, self.settings.n_classes)}

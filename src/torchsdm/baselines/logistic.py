@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torchsdm.training import tuned_regression
 from torchsdm.validation import Array
 
 
+@dataclass(eq=False, repr=False)
 class TunedLogisticModel(BaseEstimator):
     """A multinomial logistic regression on standardised states, its penalty chosen by cross-validation.
 
@@ -37,8 +39,7 @@ class TunedLogisticModel(BaseEstimator):
         The logits of each point of ``fit`` by a regression that has not seen it, to calibrate with.
     """
 
-    def __init__(self, class_weight: str | Mapping[Any, float] | None = None) -> None:
-        self.class_weight = class_weight
+    class_weight: str | Mapping[Any, float] | None = None
 
     def fit(self, X: Array, y: Array) -> TunedLogisticModel:
         """Choose the penalty, and fit with it to all points."""
@@ -56,10 +57,10 @@ class TunedLogisticModel(BaseEstimator):
 
     def logits(self, X: Array) -> Array:
         """Logits (N, C)."""
-        logits: Array = self._adaptor.encode_exactly(torch.as_tensor(np.asarray(X, dtype=np.float32)))[1].numpy()
-        return logits
+        return self._adaptor.encode_exactly(torch.as_tensor(np.asarray(X, dtype=np.float32)))[1].numpy()
 
 
+@dataclass(eq=False, repr=False)
 class LogisticModel(BaseEstimator):
     """A multinomial logistic regression on standardised states; a row's logits are the same in any batch.
 
@@ -69,8 +70,7 @@ class LogisticModel(BaseEstimator):
         Of half the squared weights, beside the sum of the losses.
     """
 
-    def __init__(self, penalty: float) -> None:
-        self.penalty = penalty
+    penalty: float
 
     def fit(self, X: Array, y: Array) -> LogisticModel:
         """Standardise each dimension, and fit."""

@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -15,7 +15,7 @@ from sklearn.covariance import LedoitWolf
 from torch import Tensor
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.baselines.base import DecidingClassifier, LogitModel, require_fitted, training_data
+from torchsdm.baselines.base import DecidingClassifier, LogitModel, training_data
 from torchsdm.baselines.logistic import TunedLogisticModel
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions
@@ -32,6 +32,7 @@ from torchsdm.validation import (
     check_positive,
     check_share,
     draw_seed,
+    require_fitted,
 )
 
 Self = TypeVar("Self", bound="CalibratedThreshold")
@@ -59,14 +60,6 @@ def keeping_threshold(scores: Array, share: float) -> float:
     """
     n_kept = max(1, math.ceil(round(share * len(scores), 9)))  # 0.55 * 100 is 55.00000000000001
     return float(np.sort(scores)[len(scores) - n_kept])
-
-
-class Answers(NamedTuple):
-    """What an estimator says about inputs before it admits any."""
-
-    logits: Array
-    probabilities: Array
-    score: Array
 
 
 class CalibratedThreshold(DecidingClassifier):
@@ -100,10 +93,10 @@ class CalibratedThreshold(DecidingClassifier):
         train, held_out = split_of_round(data, settings, self.random_seed_, 0)
         self.training_rows_, self.calibration_rows_ = train.rows.numpy(), held_out.rows.numpy()
         self._learn(train.states(slice(None)), train.labels, caller)
-        answers = self._answer(held_out.states(slice(None)))
-        correct = answers.logits.argmax(axis=1) == held_out.labels.numpy()
+        logits, _, score = self._answer(held_out.states(slice(None)))
+        correct = logits.argmax(axis=1) == held_out.labels.numpy()
         self.alphas_ = np.sort(np.array(check_alphas(self.alpha, caller)))
-        self.thresholds_ = np.array([self._threshold(answers.score, correct, alpha) for alpha in self.alphas_.tolist()])
+        self.thresholds_ = np.array([self._threshold(score, correct, alpha) for alpha in self.alphas_.tolist()])
         for alpha in self.alphas_[np.isinf(self.thresholds_)].tolist():
             warn_user(
                 f"No threshold of {type(self).__name__} reaches an accuracy of {alpha:g} on the calibration part: "
@@ -129,8 +122,8 @@ class CalibratedThreshold(DecidingClassifier):
         """Learn from float32 states (N, D) and class numbers (N,) of the training part."""
 
     @abstractmethod
-    def _answer(self, states: Tensor) -> Answers:
-        """Answers for states (N, D); a row's answer does not depend on the other rows."""
+    def _answer(self, states: Tensor) -> tuple[Array, Array, Array]:
+        """Logits, probabilities and scores for states (N, D); those of a row do not depend on the other rows."""
 
     def _check_parameters(self, caller: str) -> None:
         check_alphas(self.alpha, caller)
@@ -175,9 +168,9 @@ class DistanceThreshold(CalibratedThreshold):
             )
         self.fitted_model_ = model
 
-    def _answer(self, states: Tensor) -> Answers:
+    def _answer(self, states: Tensor) -> tuple[Array, Array, Array]:
         logits = np.asarray(self.fitted_model_.logits(states.numpy()), dtype=np.float64)
-        return Answers(logits, softmax(logits), -self._distance(states).numpy())
+        return logits, softmax(logits), -self._distance(states).numpy()
 
     @abstractmethod
     def _distance(self, states: Tensor) -> Tensor:
@@ -292,14 +285,14 @@ class CosineNeighborVote(CalibratedThreshold):
     def _learn(self, states: Tensor, labels: Tensor, caller: str) -> None:
         self._support = _directions(states, labels, self.n_neighbors, caller)
 
-    def _answer(self, states: Tensor) -> Answers:
+    def _answer(self, states: Tensor) -> tuple[Array, Array, Array]:
         k, n_classes = self.n_neighbors, len(self.classes_)
         nearest = self._support.neighbors(_normalise(states), k)[1]  # (N, k); near in angle is near on the sphere
         labels = self._support.labels[nearest]  # (N, k)
         counts = torch.zeros(len(states), n_classes, dtype=torch.int64)
         votes = counts.scatter_add_(1, labels, torch.ones_like(labels)).numpy()  # (N, C)
         probabilities = (votes + 1) / (k + n_classes)
-        return Answers(np.log(probabilities), probabilities, votes.max(axis=1) / k)
+        return np.log(probabilities), probabilities, votes.max(axis=1) / k
 
 
 def _directions(states: Tensor, labels: Tensor, n_neighbors: int, caller: str) -> SupportSet:

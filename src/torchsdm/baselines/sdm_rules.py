@@ -9,14 +9,14 @@ from typing import TypeVar
 import numpy as np
 from sklearn.base import clone
 
-from torchsdm.baselines.base import DecidingClassifier, require_fitted
+from torchsdm.baselines.base import DecidingClassifier
 from torchsdm.baselines.softmax import softmax
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, NotFittedError
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.settings import LANES
 from torchsdm.trust import Certificate
-from torchsdm.validation import Array, ArrayLike, check_choice
+from torchsdm.validation import Array, ArrayLike, check_choice, require_fitted
 
 Self = TypeVar("Self", bound="SDMRule")
 
@@ -97,10 +97,9 @@ class SDMRule(DecidingClassifier):
                 admitted = is_its & (decisions.lane == LANES[0])
             return decisions.with_admission(admitted[:, None] & promised)
         decisions = replace(decisions, score=None, certified=None, certificate=None, lane=None, reason=None)
-        if self.rule == "region":
-            return replace(decisions.with_admission(decisions.admitted_at), score=decisions.rescaled_similarity)
-        if self.rule == "region lower":
-            return replace(decisions.with_admission(decisions.admitted_lower_at), score=decisions.rescaled_similarity)
+        regions = {"region": decisions.admitted_at, "region lower": decisions.admitted_lower_at}
+        if self.rule in regions:
+            return replace(decisions.with_admission(regions[self.rule]), score=decisions.rescaled_similarity)
         probabilities = _PROBABILITIES[self.rule](decisions)
         y_hat = decisions.logits.argmax(axis=1)[:, None]
         confidence = np.take_along_axis(probabilities, y_hat, axis=1)[:, 0]

@@ -48,9 +48,6 @@ class NoReject(SelectiveClassifier):
         The model that gives the logits; with None, X is logits already.
     """
 
-    def _calibrate(self, logits: Array, labels: Array) -> None:
-        """Nothing to learn."""
-
     def _decide(self, logits: Array) -> Decisions:
         everything = np.ones((len(logits), len(self.alphas_)), dtype=bool)
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, softmax(logits), everything)
@@ -81,13 +78,11 @@ class SoftmaxThreshold(SelectiveClassifier):
     """
 
     def _calibrate(self, logits: Array, labels: Array) -> None:
-        """Nothing to learn."""
         self.temperature_ = 1.0
 
     def _decide(self, logits: Array) -> Decisions:
         probabilities = softmax(logits / self.temperature_)
-        y_hat = logits.argmax(axis=1)[:, None]
-        confident = np.take_along_axis(probabilities, y_hat, axis=1) >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
+        confident = probabilities.max(axis=1)[:, None] >= self.alphas_  # (N, 1) >= (A,) -> (N, A)
         return Decisions.of_probabilities(self.classes_, self.alphas_.tolist(), logits, probabilities, confident)
 
 

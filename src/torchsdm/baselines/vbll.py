@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,11 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from torchsdm.arithmetic import canonical_sum, exact_sqrt, invariant_linear
-from torchsdm.baselines.base import require_fitted
 from torchsdm.baselines.cross_entropy import RoundsClassifier
 from torchsdm.core import Decisions, ExemplarAdaptor
-from torchsdm.errors import TrainingError, import_extra
-from torchsdm.training import Learner, LossRecord, Part, TrainingSettings, Use, random_generator
+from torchsdm.errors import import_extra
+from torchsdm.training import Learner, Use, random_generator
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -26,6 +24,7 @@ from torchsdm.validation import (
     check_choice,
     check_hidden_states,
     check_positive,
+    require_fitted,
 )
 
 KINDS = ("discriminative", "generative")
@@ -61,15 +60,8 @@ class VBLLClassifier(RoundsClassifier):
     n_rounds, max_epochs, batch_size, learning_rate, random_state, device
         As in ``CrossEntropyClassifier``. The optimiser is AdamW, with gradients clipped to norm 1 and a weight decay of
         1e-4 on all but the last layer.
-    standardization, calibration_size, patience
-        As in ``CrossEntropyClassifier``.
-    checkpoint : path or None
-        A directory in which training saves its state after every epoch. An interrupted ``fit`` called again with the
-        same data and settings resumes from there, with identical results. ``alpha`` may differ: it changes no weights.
-    verbose : bool
-        Show a progress bar.
-    backend : str, RayBackend or None
-        Where ``fit`` trains the rounds, as in ``SDMClassifier``.
+    standardization, calibration_size, patience, checkpoint, verbose, backend
+        As in ``CrossEntropyClassifier``. A ``fit`` that resumes may have another ``alpha``: it changes no weights.
 
     Notes
     -----
@@ -137,7 +129,10 @@ class VBLLNetwork(nn.Module):
         self.kind = kind
         self.input = ExemplarAdaptor(n_inputs, n_classes=n_hidden, n_filters=n_hidden)
         self.core = nn.Linear(n_hidden, n_hidden, dtype=torch.float32)
-        self.last = last_layer(kind, n_hidden, n_classes, regularization_weight)
+        vbll = import_extra("vbll", "baselines", "VBLLClassifier")
+        layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
+        # the generative layer supports only diagonal covariances
+        self.last = layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
         self.register_buffer("draws", torch.from_numpy(draws))  # (S, C)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
@@ -187,13 +182,6 @@ def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
     return draws
 
 
-def last_layer(kind: str, n_hidden: int, n_classes: int, regularization_weight: float) -> Any:
-    """The layer from the vbll package; its generative one supports only diagonal covariances."""
-    vbll = import_extra("vbll", "baselines", "VBLLClassifier")
-    layer = vbll.DiscClassification if kind == "discriminative" else vbll.GenClassification
-    return layer(n_hidden, n_classes, regularization_weight, parameterization="diagonal")
-
-
 class VBLLLearner(Learner):
     """A round of AdamW on the last layer's own bound.
 
@@ -203,18 +191,9 @@ class VBLLLearner(Learner):
 
     network: VBLLNetwork
 
-    def __init__(
-        self,
-        train: Part,
-        calibration: Part,
-        settings: TrainingSettings,
-        seed: int,
-        number: int,
-        *,
-        kind: str,
-        regularization_factor: float,
-    ) -> None:
-        super().__init__(train, calibration, settings, seed, number)
+    def __init__(self, *of_every_learner: Any, kind: str, regularization_factor: float) -> None:
+        super().__init__(*of_every_learner)
+        train, settings, seed, number = self.train, self.settings, self.seed, self.number
         shape = train.hidden_states.shape[-1], settings.n_classes, settings.n_filters
         draws = normal_draws(settings.n_classes, random_generator(seed, number, Use.VBLL_DRAWS))
         with self._own_randomness():
@@ -232,20 +211,16 @@ class VBLLLearner(Learner):
             lr=settings.learning_rate,
         )
 
-    def epoch(self, number: int) -> LossRecord:
-        """Train an epoch, and return the mean of -log p(y | x) over the calibration part after it."""
-        start = time.perf_counter()
-        order = torch.from_numpy(
-            random_generator(self.seed, self.number, Use.VBLL_SHUFFLE, number).permutation(len(self.train))
-        )
+    def _train(self, epoch: int) -> dict[str, Any]:
+        """Train an epoch, and measure the mean of -log p(y | x) over the calibration part after it."""
         with self._own_randomness():
-            for batch in order.split(self.settings.batch_size):
-                self._step(self.train.states(batch), self.train.labels[batch], number)
+            for batch in self.batches(epoch, Use.VBLL_SHUFFLE):
+                self._step(self.train.states(batch), self.train.labels[batch], epoch)
         with torch.no_grad():
             features = [self.network(block.to(self.device)) for block in self.calibration.blocks()]
         probabilities = torch.cat([self.network.probabilities(block) for block in features]).cpu()
         true = probabilities.gather(1, self.calibration.labels.unsqueeze(1)).numpy()
-        return LossRecord(self.number, number, float(-_log(true).mean()), time.perf_counter() - start)
+        return {"calibration_loss": float(-_log(true).mean())}
 
     def _own_randomness(self) -> AbstractContextManager[None]:
         return torch.random.fork_rng([self.device] if self.device.type == "cuda" else [])
@@ -255,10 +230,8 @@ class VBLLLearner(Learner):
             features = self.network(hidden_states.to(self.device))
             loss = self.network.last(features).train_loss_fn(labels.to(self.device))
         except ValueError as error:  # torch's distributions reject NaN
-            raise TrainingError(
-                f"The weights became NaN in epoch {epoch} of round {self.number + 1}. Lower learning_rate "
-                f"(now {self.settings.learning_rate:g})."
-            ) from error
+            what = f"The weights became NaN in epoch {epoch} of round {self.number + 1}."
+            raise self.settings.divergence(what) from error
         self.optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(self.network.parameters(), MAX_GRADIENT_NORM)
@@ -273,5 +246,4 @@ def _elu(values: Tensor) -> Tensor:
 
 def _log(probabilities: Array) -> Array:
     """Logarithms, finite even where a probability is 0."""
-    logarithms: Array = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
-    return logarithms
+    return np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))

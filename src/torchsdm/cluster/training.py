@@ -79,21 +79,10 @@ class _RemoteRound:
             self._begin()
         else:
             self._n_losses = 0
-            self.round.add(record, _Remote(self._state))
+            self.round.add(record, self._state)
 
     def end(self) -> None:
         self._ray.cancel(self.epochs)
-
-
-@dataclass(frozen=True)
-class _Remote:
-    stored: Mapping[str, Tensor]
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return part_of(self.stored, "network")
-
-    def state(self) -> Mapping[str, Tensor]:
-        return self.stored
 
 
 def _epochs(

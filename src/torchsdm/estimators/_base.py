@@ -21,7 +21,6 @@ from torchsdm.errors import (
     CertificateWarning,
     InvalidInputError,
     InvalidTypeError,
-    NotFittedError,
     Remedy,
     SDMWarning,
     warn_user,
@@ -56,6 +55,7 @@ from torchsdm.validation import (
     check_positive,
     check_same_length,
     is_storable_id,
+    require_fitted,
 )
 from torchsdm.wording import UNPROMISED, shortened
 
@@ -116,10 +116,10 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         probabilities[tied, predicted[tied]] = np.nextafter(probabilities[tied].max(axis=1), 1.0)
         return probabilities
 
-    def _check_is_fitted(self, method: str) -> None:
-        if not hasattr(self, "models_"):
-            name = type(self).__name__
-            raise NotFittedError(f"This {name} is not fitted yet: call fit before {method}.")
+    def _caller(self, method: str) -> str:
+        """What messages call a method that needs a fitted estimator; it is refused before."""
+        require_fitted(self, "models_", method)
+        return f"{type(self).__name__}.{method}"
 
     @contextmanager
     def _unchanged_on_error(self) -> Iterator[None]:
@@ -149,7 +149,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     @property
     def lane_rule_(self) -> LaneRule:
         """What puts decisions into lanes. A certificate does not hold for a model that was updated since."""
-        self._check_is_fitted("lane_rule_")
+        require_fitted(self, "models_", "lane_rule_")
         check_choice(self.policy, POLICIES, "policy", type(self).__name__)
         changed = any(model.outdated for model in self.models_)
         return LaneRule(
@@ -163,7 +163,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
 
     def warnings(self) -> list[SDMWarning]:
         """What a user should know before relying on the model; also in its card, its report and ``sdm doctor``."""
-        self._check_is_fitted("warnings")
+        require_fitted(self, "models_", "warnings")
         names, certificate = self.classes_.tolist(), self.certificate_
         found = self._region_warnings()
         if certificate is not None and (warning := certificate.warning(names)) is not None:
@@ -195,8 +195,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
             warn_user(warning)
 
     def _check_input(self, X: ArrayLike, method: str) -> Tensor:
-        self._check_is_fitted(method)
-        return check_hidden_states(self, X, f"{type(self).__name__}.{method}", reset=False, empty=True)
+        return check_hidden_states(self, X, self._caller(method), reset=False, empty=True)
 
     # --- Saving and loading ------------------------------------------------------------------------------------------
 
@@ -207,8 +206,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         history and the version numbers go on. Refused while somebody else changes the model there, and if it was
         changed after this one was loaded from it.
         """
-        self._check_is_fitted("save")
-        path = check_path(path, "path", f"{type(self).__name__}.save")
+        path = check_path(path, "path", self._caller("save"))
         with saving(path) as changes:
             write_estimator(self, path, changes)
 
@@ -234,7 +232,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
 
     def model_card(self) -> str:
         """A model card for this model, in Markdown."""
-        self._check_is_fitted("model_card")
+        require_fitted(self, "models_", "model_card")
         return model_card(self)
 
     # --- Fitting -----------------------------------------------------------------------------------------------------
@@ -286,8 +284,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         sample, for the first alpha that is given, or else for that of the certificate; ``recertify`` says what that
         costs.
         """
-        self._check_is_fitted("recalibrate")
-        caller = f"{type(self).__name__}.recalibrate"
+        caller = self._caller("recalibrate")
         was_changed, current = self.models_[0].outdated, self.models_[0].calibration
         alphas = tuple(region.target for region in current.regions)
         if alpha is not None:
@@ -385,8 +382,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         self, to: str, method: str, X: ArrayLike, y: ArrayLike, ids: Any, texts: Any, repeated: str, allow: bool = False
     ) -> list[EncodedPoints]:
         """Add points to a set of every model; returns them as each model sees them."""
-        self._check_is_fitted(method)
-        caller = f"{type(self).__name__}.{method}"
+        caller = self._caller(method)
         check_choice(repeated, ("refuse", "keep"), "repeated", caller)
         states = check_hidden_states(self, X, caller, reset=False)
         labels = as_list(y, "y", caller)
@@ -417,8 +413,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
         return added
 
     def _remove(self, ids: Sequence[Any] | Array, method: str, names: Sequence[str]) -> None:
-        self._check_is_fitted(method)
-        chosen = _names(ids, f"{type(self).__name__}.{method}")
+        chosen = _names(ids, self._caller(method))
         with self._updated_models() as models:
             for model, name, positions, _ in locate(models, chosen, names, type(self).__name__, method):
                 model.remove(positions, of=name)
@@ -426,8 +421,7 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     def _relabel(
         self, ids: Sequence[Any] | Array, y: ArrayLike, method: str, names: Sequence[str], allow: bool
     ) -> None:
-        self._check_is_fitted(method)
-        caller = f"{type(self).__name__}.{method}"
+        caller = self._caller(method)
         chosen, labels = _names(ids, caller), as_list(y, "y", caller)
         check_same_length(len(chosen), labels, "y", caller)
         if len(set(chosen)) < len(chosen):

@@ -104,8 +104,7 @@ def check_data(
     estimator._check_parameters(caller)
     given = given_states(X, y, ids, texts, caller)
     states = check_hidden_states(estimator, given.hidden_states, caller, reset=True)
-    labels = check_label_array(given.labels, caller)
-    check_same_length(len(states), labels, "y", caller)
+    labels = check_label_array(given.labels, caller, len(states))
     classes, class_numbers = count_classes(labels, f"'y' of {caller}")
     warn_of_lookalikes(labels, f"'y' of {caller}")
     alphas = check_targets(estimator.alpha, classes, caller)
@@ -158,8 +157,7 @@ def check_part(
     estimator._check_alike(part, name, origin, caller)
     where = f"{caller} ({name})"
     states = check_hidden_states(estimator, part.hidden_states, where, reset=False)
-    labels = check_label_array(part.labels, where)
-    check_same_length(len(states), labels, "y", where)
+    labels = check_label_array(part.labels, where, len(states))
     class_numbers = codes.encode(labels, where)
     taken = [one for _, known in sets.values() for one in known.ids()]
     ids = next_ids(taken, len(states)) if part.ids is None else part.ids

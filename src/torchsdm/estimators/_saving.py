@@ -196,9 +196,18 @@ def _parameters_to_json(parameters: dict[str, Any]) -> dict[str, Any]:
     }
     if not isinstance(plain.get("random_state"), int):
         plain["random_state"] = None
-    for name in ("alpha", "class_weight"):  # a file names classes by their text; so does check_targets
-        if isinstance(plain[name], Mapping):
-            plain[name] = {str(label): float(value) for label, value in plain[name].items()}
-    if not isinstance(plain["alpha"], float | dict):
-        plain["alpha"] = np.asarray(plain["alpha"], dtype=float).tolist()
-    return plain
+    if isinstance(plain["class_weight"], Mapping):
+        plain["class_weight"] = _by_text(plain["class_weight"])
+    return {**plain, "alpha": alpha_to_json(plain["alpha"])}
+
+
+def alpha_to_json(alpha: Any) -> Any:
+    """One alpha, several, one for each class, or none, as plain values."""
+    if alpha is None:
+        return None
+    return _by_text(alpha) if isinstance(alpha, Mapping) else np.asarray(alpha, dtype=float).tolist()
+
+
+def _by_text(values: Mapping[Any, float]) -> dict[str, float]:
+    """A file names classes by their text; so does ``check_targets``."""
+    return {str(label): float(value) for label, value in values.items()}

@@ -11,10 +11,9 @@ import copy
 import hashlib
 import json
 import warnings
-from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +21,7 @@ import torch
 from torchsdm.core import Encoded
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
-from torchsdm.estimators._saving import promise_to_json, take_promise
+from torchsdm.estimators._saving import alpha_to_json, promise_to_json, take_promise
 from torchsdm.model import (
     CALIBRATION,
     COSTLY,
@@ -50,22 +49,13 @@ ADDS = {"add": SUPPORT, "add_calibration": CALIBRATION}
 
 
 # --- Requests --------------------------------------------------------------------------------------------------------
-
-
-class Request(ABC):
-    """Something to change about a model."""
-
-    @abstractmethod
-    def apply(self, classifier: BaseSDMClassifier) -> Entry:
-        """Change a classifier in place; returns what a log keeps of it. A failed call changes nothing."""
-
-    @abstractmethod
-    def asked(self) -> list[Any]:
-        """What was asked for, as plain values, by which a retry is told from another request."""
+#
+# ``apply`` changes a classifier in place and returns what a log keeps of it; a failed call changes nothing.
+# ``asked`` is what was asked for, as plain values, by which a retry is told from another request.
 
 
 @dataclass(frozen=True)
-class Add(Request):
+class Add:
     """Add labelled points to the support or to the calibration set; see ``SDMClassifier.add_exemplars``."""
 
     data: LabelledStates
@@ -93,7 +83,7 @@ class Add(Request):
 
 
 @dataclass(frozen=True)
-class Remove(Request):
+class Remove:
     """Remove points by id, from whichever set has them; see ``SDMClassifier.remove``."""
 
     ids: Sequence[Any] | Array
@@ -110,7 +100,7 @@ class Remove(Request):
 
 
 @dataclass(frozen=True)
-class Relabel(Request):
+class Relabel:
     """Relabel points by id, in whichever set has them; see ``SDMClassifier.relabel``."""
 
     ids: Sequence[Any] | Array
@@ -132,7 +122,7 @@ class Relabel(Request):
 
 
 @dataclass(frozen=True)
-class Recalibrate(Request):
+class Recalibrate:
     """Recompute the region, for another alpha or after changes; see ``SDMClassifier.recalibrate``."""
 
     alpha: float | Sequence[float] | Mapping[Any, float] | None = None
@@ -154,7 +144,7 @@ class Recalibrate(Request):
 
 
 @dataclass(frozen=True)
-class Certify(Request):
+class Certify:
     """Certify again, with new labelled points or on the same sample; see ``SDMClassifier.recertify``."""
 
     data: LabelledStates | None = None
@@ -184,7 +174,7 @@ class Certify(Request):
 
 
 @dataclass(frozen=True)
-class ResetGuard(Request):
+class ResetGuard:
     """Note that the drift guard was reset; decisions stay the same."""
 
     reset: GuardReset
@@ -198,9 +188,16 @@ class ResetGuard(Request):
         return [GUARD_RESET, asdict(self.reset)]
 
 
+Request: TypeAlias = "Add | Remove | Relabel | Recalibrate | Certify | ResetGuard"
+"""Something to change about a model."""
+
+
 def _settings(request: Recalibrate | Certify) -> dict[str, Any]:
     """What is asked for, as plain values, but for points."""
-    return {**{name: value for name, value in vars(request).items() if name != "data"}, "alpha": _plain(request.alpha)}
+    return {
+        **{name: value for name, value in vars(request).items() if name != "data"},
+        "alpha": alpha_to_json(request.alpha),
+    }
 
 
 def request_digest(requests: Sequence[Request]) -> str:
@@ -320,8 +317,7 @@ def _count_looks(classifier: BaseSDMClassifier, log: ReadLog) -> None:
 def _to_rows(points: Encoded) -> Array:
     """Points as rows of the log (n, M + C + 1), float32: exemplar, logits, 1 where the background's is highest."""
     columns = (points.exemplars, points.logits, points.is_background[:, None])
-    rows: Array = torch.hstack([column.cpu().float() for column in columns]).numpy()
-    return rows
+    return torch.hstack([column.cpu().float() for column in columns]).numpy()
 
 
 def _encoded(records: Sequence[Record], models: Sequence[SDMModel], place: int, numbers: torch.Tensor) -> EncodedPoints:
@@ -370,15 +366,6 @@ def _questions(before: Mapping[str, Mapping[str, float]], classifier: BaseSDMCla
         for sample, asked in classifier.deltas_spent_.items()
     }
     return {"questions": {sample: asked for sample, asked in new.items() if asked}}
-
-
-def _plain(alpha: Any) -> Any:
-    if alpha is None:
-        return None
-    if isinstance(alpha, Mapping):
-        return {str(name): float(value) for name, value in alpha.items()}
-    listed = np.asarray(alpha, dtype=float).tolist()
-    return listed
 
 
 def _described(data: LabelledStates) -> list[Any]:

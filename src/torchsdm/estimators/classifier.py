@@ -22,7 +22,7 @@ from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_
 from torchsdm.settings import AUTO
 from torchsdm.training import History, best_round, seed_of_fit
 from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
-from torchsdm.validation import Array, ArrayLike, check_path, check_positive
+from torchsdm.validation import Array, ArrayLike, check_path, check_positive, require_fitted
 
 Self = TypeVar("Self", bound="SDMClassifier")
 
@@ -243,8 +243,7 @@ class SDMClassifier(BaseSDMClassifier):
         an earlier certificate found. With new data that nothing else saw, the whole promise is there again; points of
         the support or the calibration set are refused, and so is a part or a mixture of the certification sample.
         """
-        self._check_is_fitted("recertify")
-        caller = "SDMClassifier.recertify"
+        caller = self._caller("recertify")
         wanted = (self.certificate_ or self.region_).target
         if alpha is not None:
             wanted = check_targets(alpha, self.classes_, caller)[0]
@@ -304,8 +303,7 @@ class SDMClassifier(BaseSDMClassifier):
         n_certification : int, optional
             How many points will be certified on, if not the model's own.
         """
-        caller = "SDMClassifier.choose_alpha"
-        self._check_is_fitted("choose_alpha")
+        caller = self._caller("choose_alpha")
         error: Any = cost_error
         if isinstance(cost_error, Mapping):
             error = by_class(cost_error, self.classes_, "cost_error", caller)
@@ -317,7 +315,7 @@ class SDMClassifier(BaseSDMClassifier):
 
         ``n_certification`` is as in ``choose_alpha``.
         """
-        self._check_is_fitted("alpha_curve")
+        require_fitted(self, "models_", "alpha_curve")
         points = self.model_.certification
         n = n_certification if n_certification is not None else 0 if points is None else len(points.labels)
         if n_certification is None and n == 0:
@@ -358,9 +356,8 @@ class SDMClassifier(BaseSDMClassifier):
     @property
     def model_(self) -> SDMModel:
         """The fitted model: adaptor, support, calibration set and regions."""
-        self._check_is_fitted("model_")
-        models: tuple[SDMModel, ...] = self.models_
-        return models[0]
+        require_fitted(self, "models_", "model_")
+        return self.models_[0]
 
     @property
     def is_cross_fitted_(self) -> bool:
@@ -400,8 +397,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     def logits(self, X: ArrayLike) -> Array:
         """z' of each input (N, C), classes in the order of ``classes_``."""
-        logits: Array = self.model_.logits(self._check_input(X, "logits")).numpy()
-        return logits
+        return self.model_.logits(self._check_input(X, "logits")).numpy()
 
     def calibration_logits(self) -> tuple[Array, Array]:
         """z' (M, C) and class numbers (M,) of the calibration set, for other estimators over the same adaptor."""
@@ -443,6 +439,5 @@ class SDMClassifier(BaseSDMClassifier):
         decisions of this model as it is now; ``torchsdm.model.sdm_numpy`` says what may differ. Left out are drift
         guard, explanations, updates, and the ids and texts of training examples.
         """
-        self._check_is_fitted("export_numpy")
-        folder = check_path(path, "path", "SDMClassifier.export_numpy")
+        folder = check_path(path, "path", self._caller("export_numpy"))
         write_numpy_export(folder, self.model_, self.lane_rule_, input_ndim=self.input_ndim_)

@@ -79,8 +79,7 @@ class SDMEnsemble(BaseSDMClassifier):
         """The label that most rounds predict."""
         states = self._check_input(X, "predict")
         votes = np.stack([model.predict(states).numpy() for model in self.models_])  # (J, N)
-        labels: Array = self.classes_[_most_frequent(votes, len(self.classes_))]
-        return labels
+        return self.classes_[_most_frequent(votes, len(self.classes_))]
 
     def decide(self, X: ArrayLike) -> SDMDecisions:
         """Decide on each input with all rounds together."""
@@ -92,14 +91,12 @@ class SDMEnsemble(BaseSDMClassifier):
         states: Tensor = self._check_input(X, "explain")
         check_positive(k, "k", "SDMEnsemble.explain", integer=True)
         decisions = self.decide(X)
-        rows = decisions.to_dicts()
-        explanations: list[Explanation | None] = [None] * len(decisions)
+        by_row: dict[int, Explanation] = {}
         for member, model in enumerate(self.models_):
             chosen = np.flatnonzero(decisions.member == member)
             if len(chosen):
-                for row, explanation in zip(chosen, explain(model, self._codes, states[chosen], k), strict=True):
-                    explanations[row] = replace(explanation, decision=rows[row])
-        return [explanation for explanation in explanations if explanation is not None]
+                by_row |= zip(chosen.tolist(), explain(model, self._codes, states[chosen], k), strict=True)
+        return [replace(by_row[row], decision=decision) for row, decision in enumerate(decisions.to_dicts())]
 
 
 def combine(members: Sequence[SDMDecisions], codes: LabelCodes) -> SDMDecisions:

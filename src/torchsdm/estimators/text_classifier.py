@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from functools import update_wrapper
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -15,7 +15,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from torchsdm.cluster import Backend, extract_on
 from torchsdm.core import SDMDecisions, check_targets
 from torchsdm.data import Documents, StatesStore
-from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, NotFittedError, Remedy
+from torchsdm.errors import BackboneError, DataWarning, InvalidInputError, ModelFileError, Remedy
 from torchsdm.estimators._saving import read_estimator
 from torchsdm.estimators.changes import replay
 from torchsdm.estimators.classifier import SDMClassifier
@@ -24,7 +24,7 @@ from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, d
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation, HubModel, ReadLog
 from torchsdm.trust import AlphaChoice, DriftGuard
-from torchsdm.validation import Array, check_path, no_states
+from torchsdm.validation import Array, check_path, no_states, require_fitted
 from torchsdm.wording import shortened
 
 Self = TypeVar("Self", bound="SDMTextClassifier")
@@ -42,6 +42,7 @@ def _passed_on(method: Callable[Concatenate[Any, _Arguments], Any]) -> Callable[
     return update
 
 
+@dataclass(eq=False, repr=False)
 class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     """A classifier of texts that admits an answer or rejects it.
 
@@ -83,20 +84,12 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     states would be meaningless without looking so.
     """
 
-    def __init__(
-        self,
-        model: str | Path | Backbone | HiddenStateExtractor,
-        prompt: str | TaskPrompt | None = None,
-        classifier: SDMClassifier | SDMEnsemble | None = None,
-        *,
-        cache: bool | str | Path = True,
-        backend: Backend = None,
-    ) -> None:
-        self.model = model
-        self.prompt = prompt
-        self.classifier = classifier
-        self.cache = cache
-        self.backend = backend
+    model: str | Path | Backbone | HiddenStateExtractor
+    prompt: str | TaskPrompt | None = None
+    classifier: SDMClassifier | SDMEnsemble | None = None
+    _: KW_ONLY
+    cache: bool | str | Path = True
+    backend: Backend = None
 
     # ---------------------------------------------------------------- fitting
 
@@ -168,26 +161,24 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
         """
-        decisions: SDMDecisions = self._ask("decide", X, answers, guard=guard)
-        return decisions
+        watched = self._watched("decide", guard)
+        return self._fitted("decide").decide(self._states(X, answers, "decide"), **watched)
 
     def predict(self, X: Any, *, answers: Any = None) -> Array:
         """The predicted label of each text, admitted or not; ``decide`` says which are admitted."""
-        labels: Array = self._ask("predict", X, answers)
-        return labels
+        return self._fitted("predict").predict(self._states(X, answers, "predict"))
 
     def predict_proba(self, X: Any, *, answers: Any = None) -> Array:
         """sdm(z') of each text (N, C), classes in the order of ``classes_``."""
-        probabilities: Array = self._ask("predict_proba", X, answers)
-        return probabilities
+        return self._fitted("predict_proba").predict_proba(self._states(X, answers, "predict_proba"))
 
     def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: DriftGuard | None = None) -> list[Explanation]:
         """For each text its decision, the k nearest training texts, and the calibration points of its partition.
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
         """
-        explanations: list[Explanation] = self._ask("explain", X, answers, k, guard=guard)
-        return explanations
+        watched = self._watched("explain", guard)
+        return self._fitted("explain").explain(self._states(X, answers, "explain"), k, **watched)
 
     def __call__(self, inputs: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> list[dict[str, Any]]:
         """One dictionary of plain values per text, even for a single text: the rows of ``decide(...).to_dicts()``."""
@@ -322,8 +313,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
     # ---------------------------------------------------------------- inside
 
     def _fitted(self, method: str) -> SDMClassifier | SDMEnsemble:
-        if not hasattr(self, "classifier_"):
-            raise NotFittedError(f"This SDMTextClassifier is not fitted yet: call fit before {method}.")
+        require_fitted(self, "classifier_", method)
         return self.classifier_
 
     def _certified(self, method: str) -> SDMClassifier:
@@ -332,13 +322,11 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             raise InvalidInputError(f"SDMTextClassifier.{method} needs an SDMClassifier: an ensemble is not certified.")
         return classifier
 
-    def _ask(self, method: str, X: Any, answers: Any, *options: Any, guard: DriftGuard | None = None) -> Any:
-        """What a method of the classifier answers to the hidden states of texts; an ensemble takes no guard."""
-        classifier = self._fitted(method)
-        if guard is not None and isinstance(classifier, SDMEnsemble):
+    def _watched(self, method: str, guard: DriftGuard | None) -> dict[str, Any]:
+        """The option of a method of the classifier for a guard; an ensemble takes none."""
+        if guard is not None and isinstance(self._fitted(method), SDMEnsemble):
             raise InvalidInputError(f"'guard' of SDMTextClassifier.{method} must be None: an ensemble has no guard.")
-        watched = {} if guard is None else {"guard": guard}
-        return getattr(classifier, method)(self._states(X, answers, method), *options, **watched)
+        return {} if guard is None else {"guard": guard}
 
     def _update(self: Self, method: str, X: Any, y: Any, ids: Any, answers: Any, **more: Any) -> Self:
         """Call a method of the classifier with the states, labels, texts and, if they have any, ids of documents."""

@@ -16,10 +16,20 @@ from torchsdm.training.data import (
     stratified_split,
 )
 from torchsdm.training.history import EpochRecord, History, LossRecord
-from torchsdm.training.learner import Learner, Round, Spread, best_round, part_of
+from torchsdm.training.learner import (
+    AdaptorLearner,
+    Learner,
+    Round,
+    SDMLearner,
+    Spread,
+    balanced_mean,
+    best_round,
+    epoch_summary,
+    initial_adaptor,
+    part_of,
+)
 from torchsdm.training.linear import solve_linear, tuned_regression
 from torchsdm.training.rounds import Run, RunningRound, Training, train_rounds
-from torchsdm.training.sdm_learner import AdaptorLearner, SDMLearner, balanced_mean, epoch_summary, initial_adaptor
 
 __all__ = [
     "AdaptorLearner",

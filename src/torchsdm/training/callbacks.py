@@ -26,7 +26,7 @@ from torchsdm.errors import CheckpointError, InvalidInputError
 from torchsdm.files import remove_unfinished, replace_file
 from torchsdm.settings import check_fields
 from torchsdm.training.history import EpochRecord, LossRecord
-from torchsdm.training.learner import Round, Trained, part_of, prefixed
+from torchsdm.training.learner import Round, part_of, prefixed
 from torchsdm.validation import RandomState, check_positive, draw_seed
 
 
@@ -40,8 +40,8 @@ class Callback:
     def begin_round(self, current: Round) -> None:
         """A round begins, or resumes after its last epoch before an interruption."""
 
-    def after_epoch(self, current: Round, learner: Trained) -> None:
-        """An epoch is finished."""
+    def after_epoch(self, current: Round, state: Mapping[str, Tensor]) -> None:
+        """An epoch is finished, which left its learner in this state."""
 
     def after_round(self, finished: Round) -> None:
         """A round is finished, now or before an interruption."""
@@ -61,15 +61,14 @@ class ProgressBar(Callback):
         """Skip the epochs that were trained before an interruption."""
         self._skip(current.epoch)
 
-    def after_epoch(self, current: Round, learner: Trained) -> None:
+    def after_epoch(self, current: Round, state: Mapping[str, Tensor]) -> None:
         """Show the epoch and its losses."""
+        record = current.records[-1]
+        shown = {"loss": f"{record.loss:.4f}", "best": f"{current.best_loss:.4f}"}
+        if isinstance(record, EpochRecord):
+            shown["accuracy"] = f"{record.calibration_balanced_accuracy:.3f}"
         self._bar.set_description(f"round {current.number + 1}/{self.n_rounds}", refresh=False)
-        self._bar.set_postfix(
-            loss=f"{current.losses[-1]:.4f}",
-            best=f"{current.best_loss:.4f}",
-            **{name: f"{value:.3f}" for name, value in current.records[-1].shown.items()},
-            refresh=False,
-        )
+        self._bar.set_postfix(**shown, refresh=False)
         self._bar.update()
 
     def after_round(self, finished: Round) -> None:
@@ -116,9 +115,9 @@ class Checkpointing(Callback):
                 return stored
         return None
 
-    def after_epoch(self, current: Round, learner: Trained) -> None:
+    def after_epoch(self, current: Round, state: Mapping[str, Tensor]) -> None:
         """Store the running round."""
-        self._write(self.directory / _RUNNING.format(current.number), current, learner.state())
+        self._write(self.directory / _RUNNING.format(current.number), current, state)
 
     def after_round(self, finished: Round) -> None:
         """Store a round that has just finished."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from torchsdm.errors import TrainingError
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.validation import Array
 
@@ -38,6 +39,10 @@ class TrainingSettings:
     def device_type(self) -> str:
         """The kind of device, without its number."""
         return torch.device(self.device).type
+
+    def divergence(self, what: str) -> TrainingError:
+        """The error of a training that diverged."""
+        return TrainingError(f"{what} Lower learning_rate (now {self.learning_rate:g}).")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
@@ -41,11 +40,6 @@ class EpochRecord:
         """What decides which epoch is kept."""
         return self.calibration_balanced_loss
 
-    @property
-    def shown(self) -> dict[str, float]:
-        """What a progress bar shows next to the loss."""
-        return {"accuracy": self.calibration_balanced_accuracy}
-
 
 @dataclass(frozen=True)
 class LossRecord:
@@ -60,11 +54,6 @@ class LossRecord:
     def loss(self) -> float:
         """What decides which epoch is kept."""
         return self.calibration_loss
-
-    @property
-    def shown(self) -> dict[str, float]:
-        """What a progress bar shows next to the loss."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -104,10 +93,9 @@ class History:
         if path.suffix == ".json":
             path.write_text(json.dumps(self.to_dicts(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
         elif path.suffix == ".csv":
-            text = io.StringIO()
-            writer = csv.DictWriter(text, [field.name for field in fields(EpochRecord)], lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(self.to_dicts())
-            path.write_text(text.getvalue(), encoding="utf-8")
+            with path.open("w", encoding="utf-8") as file:
+                writer = csv.DictWriter(file, [field.name for field in fields(EpochRecord)], lineterminator="\n")
+                writer.writeheader()
+                writer.writerows(self.to_dicts())
         else:
             raise InvalidInputError(f"'path' of History.save must end in .csv or .json. Got {path.name!r}.")

@@ -83,8 +83,7 @@ def solve_linear(train: Part, adaptor: Adaptor, settings: TrainingSettings, seed
     if settings.class_weights is not None:
         weights = torch.tensor(settings.class_weights, dtype=torch.float64)[train.labels]
     states, labels = _Standardised(train, adaptor), train.labels
-    n_folds = int(folds.max()) + 1
-    is_seen = torch.cat([folds[:, None] != torch.arange(n_folds), torch.ones(len(folds), 1, dtype=torch.bool)], dim=1)
+    is_seen = folds[:, None] != torch.arange(int(folds.max()) + 2)  # by all but its fold; the last has none
     shares = weights[:, None] * is_seen  # (N, K + 1)
     together = max(1, _PARAMETERS // (settings.n_classes * (states.width + 1)))
     problems = [_Regressions(states, labels, part, settings.n_classes) for part in shares.split(together, dim=1)]

@@ -19,10 +19,9 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from torchsdm.errors import TrainingError
 from torchsdm.training.callbacks import Callback, Checkpointing, ProgressBar
 from torchsdm.training.data import Part, TrainingData, TrainingSettings, split_of_round
-from torchsdm.training.learner import Learner, Round, Spread, Trained
+from torchsdm.training.learner import Learner, Round, Spread
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def train_round(training: Training, number: int, callbacks: Sequence[Callback] =
         with _plain_torch(training.settings.device_type):
             learner = training.begin(number, running.state)
             while not running.is_finished:
-                running.add(learner.epoch(running.current.epoch + 1), learner)
+                running.add(learner.epoch(running.current.epoch + 1), learner.state())
     return running.finish()
 
 
@@ -133,16 +132,15 @@ class RunningRound:
         is_spent = patience is not None and current.epoch > 0 and current.epoch - current.best_epoch >= patience
         return is_spent or current.epoch >= self._settings.max_epochs
 
-    def add(self, record: Any, learner: Trained) -> None:
-        """Take the record of the next epoch, and who trained it."""
+    def add(self, record: Any, state: Mapping[str, Tensor]) -> None:
+        """Take the record of the next epoch, and the state it left its learner in."""
         if not math.isfinite(record.loss):
-            raise TrainingError(
-                f"The calibration loss became {record.loss} in epoch {record.epoch} of round "
-                f"{self.current.number + 1}. Lower learning_rate (now {self._settings.learning_rate:g})."
+            raise self._settings.divergence(
+                f"The calibration loss became {record.loss} in epoch {record.epoch} of round {self.current.number + 1}."
             )
-        self.current = self.current.after(record, learner)
+        self.current = self.current.after(record, state)
         for callback in self._callbacks:
-            callback.after_epoch(self.current, learner)
+            callback.after_epoch(self.current, state)
 
     def finish(self) -> Round:
         """The finished round."""

@@ -388,8 +388,8 @@ def test_a_checkpoint_of_other_data_is_refused(data, tmp_path):
 def test_a_fit_of_ours_in_its_first_round_is_not_mixed_with(data, tmp_path, monkeypatch):
     original = Checkpointing.after_epoch
 
-    def after_epoch(self, current, learner):
-        original(self, current, learner)
+    def after_epoch(self, current, state):
+        original(self, current, state)
         raise Killed
 
     monkeypatch.setattr(Checkpointing, "after_epoch", after_epoch)

@@ -15,13 +15,12 @@ from torch import nn
 import reference
 from torchsdm.core.adaptor import ExemplarAdaptor
 from torchsdm.errors import TrainingError
-from torchsdm.training import sdm_learner
+from torchsdm.training import learner
 from torchsdm.training.callbacks import Callback
 from torchsdm.training.data import Part, TrainingData, TrainingSettings, Use, random_generator, split_of_round
 from torchsdm.training.history import LossRecord
-from torchsdm.training.learner import Round, best_round, part_of
+from torchsdm.training.learner import Round, SDMLearner, balanced_mean, best_round, part_of
 from torchsdm.training.rounds import Training, train_round
-from torchsdm.training.sdm_learner import SDMLearner, balanced_mean
 
 SETTINGS = TrainingSettings(n_classes=3, n_filters=6, max_epochs=4, batch_size=16, learning_rate=1e-2)
 SEED = 7
@@ -67,8 +66,8 @@ class Recorder(Callback):
     def restore(self, number):
         return None if self.first is None else (self.first.round, self.first.state)
 
-    def after_epoch(self, current, learner):
-        self.snapshots.append(Snapshot(current, learner.state()))
+    def after_epoch(self, current, state):
+        self.snapshots.append(Snapshot(current, state))
 
 
 def run(data=None, settings=SETTINGS, seed=SEED, number=0, state=None):
@@ -423,14 +422,14 @@ def test_a_huge_learning_rate_says_so(learning_rate):
 
 
 def test_a_loss_that_is_no_number_names_epoch_and_round(monkeypatch):
-    original, calls = sdm_learner.sdm_losses, []
+    original, calls = learner.sdm_losses, []
 
     def broken(logits, *arguments):
         calls.append(0)
         losses = original(logits, *arguments)
         return losses * math.nan if logits.requires_grad and len(calls) > 7 else losses
 
-    monkeypatch.setattr(sdm_learner, "sdm_losses", broken)
+    monkeypatch.setattr(learner, "sdm_losses", broken)
     with pytest.raises(
         TrainingError, match=r"The loss became nan in epoch 2 of round 3. Lower learning_rate \(now 0.01\)"
     ):
