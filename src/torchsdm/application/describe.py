@@ -314,17 +314,13 @@ def signal_histograms(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]
     signals |= {} if score is None else {"score": np.array(score)}
     edges = {name: _edges(name, values) for name, values in signals.items()}
 
-    def counted(values: Array, bins: Array) -> list[int]:
-        counts: list[int] = np.histogram(values, bins)[0].tolist()
-        return counts
-
     return {
         **rule_of(classifier),
         "edges": {name: bins.tolist() for name, bins in edges.items()},
         "predictions": [
             {
                 name: {
-                    what: counted(values[(predictions == c) & chosen], edges[name])
+                    what: np.histogram(values[(predictions == c) & chosen], edges[name])[0].tolist()
                     for what, chosen in (("right", right), ("wrong", ~right))
                 }
                 for name, values in signals.items()
