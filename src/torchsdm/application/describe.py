@@ -145,8 +145,7 @@ def _class_counts(model: SDMModel) -> list[int]:
     held = [] if model.certification is None else [model.certification.labels]
     apart = model.calibration.labels_apart
     labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, apart, *held)])
-    counts: list[int] = np.bincount(labels, minlength=len(model.classes))[: len(model.classes)].tolist()
-    return counts
+    return [int(n) for n in np.bincount(labels, minlength=len(model.classes))[: len(model.classes)]]
 
 
 def _accuracy(model: SDMModel) -> float:

@@ -41,14 +41,6 @@ class Verdict:
     n_admitted: int
 
 
-@dataclass(frozen=True)
-class NextStep:
-    """What to do, and the command that does it."""
-
-    what: str
-    command: str
-
-
 def verdicts(
     evaluation: Evaluation,
     classifier: SDMClassifier | SDMEnsemble,
@@ -168,13 +160,11 @@ MAX_STEPS = 3
 
 def next_steps(
     found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, model: str | None = None
-) -> list[NextStep]:
-    """The two or three things to do first, with their commands; ``model`` is where it is saved, if that is known."""
-    where, steps = "MODEL" if model is None else shlex.quote(model), []
-    for kind, values in islice(_steps(found, classifier), MAX_STEPS):
-        what, command = STEPS[kind]
-        steps.append(NextStep(what.format(**values), command.format(model=where, **values)))
-    return steps
+) -> list[tuple[str, str]]:
+    """The two or three things to do first, each with its command; ``model`` is where it is saved, if that is known."""
+    where = "MODEL" if model is None else shlex.quote(model)
+    steps = ((*STEPS[kind], values) for kind, values in islice(_steps(found, classifier), MAX_STEPS))
+    return [(what.format(**values), command.format(model=where, **values)) for what, command, values in steps]
 
 
 def _steps(found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -270,8 +270,7 @@ class Evaluation:
             "entrants": [_describe(entrant) for entrant in self.entrants],
             "settings": dict(self.settings),
         }
-        plain: dict[str, Any] = _plain(facts)
-        return plain
+        return dict(_plain(facts))
 
     def _promise(self) -> str:
         """What certified entrants promise, said once for all of them; empty without any."""

@@ -216,8 +216,7 @@ def rejection_confusion(decisions: Decisions, labels: Any) -> dict[str, int]:
 def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
     """Rows that are admitted but disagree with their given label, the most confident first: check the label."""
     rows = np.flatnonzero(decisions.admitted & ~compare(decisions, labels, "possible_label_errors").correct)
-    ordered: Array = rows[np.argsort(-ordering_score(decisions)[rows], kind="stable")]
-    return ordered
+    return rows.take(np.argsort(-ordering_score(decisions)[rows], kind="stable"))
 
 
 class Compared(NamedTuple):
@@ -241,8 +240,7 @@ def compare(decisions: Decisions, labels: Any, caller: str, name: str = "labels"
 
 def _counts(numbers: Array, n_classes: int) -> list[int]:
     """How often each number 0..C-1 occurs: one pass, for any number of classes."""
-    counts: list[int] = np.bincount(numbers, minlength=n_classes)[:n_classes].tolist()
-    return counts
+    return [int(n) for n in np.bincount(numbers, minlength=n_classes)[:n_classes]]
 
 
 def _check_score(score: Any, caller: str) -> Array:

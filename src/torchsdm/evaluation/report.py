@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,6 +40,9 @@ from torchsdm.settings import LANES
 from torchsdm.settings import REJECTED as UNREAD
 from torchsdm.validation import Array, check_label_array, check_path
 from torchsdm.wording import LANE_MEANS, described, shortened
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 MAX_TEXT = 400  #: characters shown of a text
 _SHORT_TEXT = 120  # the same beside a reason
@@ -144,7 +147,7 @@ def render_report(
 
 
 @lru_cache(maxsize=1)
-def _environment() -> Any:
+def _environment() -> Environment:
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     loader = PackageLoader("torchsdm.evaluation")

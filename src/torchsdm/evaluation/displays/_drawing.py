@@ -29,13 +29,11 @@ def some_rows(n: int, most: int) -> Array:
 
 
 def check_type(value: Any, kind: type, name: str, caller: str, what: str) -> None:
-    """Require a value of a type."""
     if not isinstance(value, kind):
         raise InvalidTypeError(f"'{name}' of {caller} must be {what}. Got {type(value).__name__}.")
 
 
 def check_decisions(decisions: Any, caller: str) -> None:
-    """Require decisions on at least one input."""
     check_type(decisions, Decisions, "decisions", caller, "Decisions, as returned by decide")
     if len(decisions) == 0:
         raise InvalidInputError(f"'decisions' of {caller} must have at least one input. Got none.")
@@ -52,7 +50,6 @@ def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
 
 
 def decide(estimator: Any, X: Any, caller: str) -> Decisions:
-    """The decisions of an estimator."""
     if not callable(getattr(estimator, "decide", None)):
         raise InvalidTypeError(
             f"'estimator' of {caller} must be a torchsdm estimator, with a method decide. "
