@@ -145,8 +145,7 @@ def _class_counts(model: SDMModel) -> list[int]:
     held = [] if model.certification is None else [model.certification.labels]
     apart = model.calibration.labels_apart
     labels = np.concatenate([one.cpu().numpy() for one in (model.support.labels, apart, *held)])
-    counts: list[int] = np.bincount(labels, minlength=len(model.classes))[: len(model.classes)].tolist()
-    return counts
+    return [int(n) for n in np.bincount(labels, minlength=len(model.classes))[: len(model.classes)]]
 
 
 def _accuracy(model: SDMModel) -> float:
@@ -314,17 +313,13 @@ def signal_histograms(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]
     signals |= {} if score is None else {"score": np.array(score)}
     edges = {name: _edges(name, values) for name, values in signals.items()}
 
-    def counted(values: Array, bins: Array) -> list[int]:
-        counts: list[int] = np.histogram(values, bins)[0].tolist()
-        return counts
-
     return {
         **rule_of(classifier),
         "edges": {name: bins.tolist() for name, bins in edges.items()},
         "predictions": [
             {
                 name: {
-                    what: counted(values[(predictions == c) & chosen], edges[name])
+                    what: np.histogram(values[(predictions == c) & chosen], edges[name])[0].tolist()
                     for what, chosen in (("right", right), ("wrong", ~right))
                 }
                 for name, values in signals.items()

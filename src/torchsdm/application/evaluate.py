@@ -67,12 +67,13 @@ def evaluate_model(
     unknown = next((group for group in wanted if group not in _TRAINED), None)
     if training is not None and unknown is not None:
         raise InvalidInputError(f"There is no group {unknown!r} of estimators. Choose from {', '.join(_TRAINED)}.")
-    found: dict[str, BadRows] = {name: {} for name in sets}
+    if bad is not None:
+        bad |= {name: {} for name in sets}
     fitted = {name: Reading(saved, file, columns, needs_labels=True) for name, file in fitted_on.items()}
     for reading in fitted.values():
         _labels_of_texts(reading)
     readings = {
-        name: Reading(saved, file, columns, takes_labels=True, bad=None if bad is None else found[name])
+        name: Reading(saved, file, columns, takes_labels=True, bad=None if bad is None else bad[name])
         for name, file in sets.items()
     }
     labels = {name: _labels_of_texts(reading) for name, reading in readings.items()}
@@ -89,13 +90,11 @@ def evaluate_model(
     parts: dict[str, Any] = {
         name: join_states(list(reading.blocks(default_store()))) for name, reading in fitted.items()
     }
-    if bad is not None:
-        bad |= found
     if training is not None:
         entrants += paper_entrants(parts.pop("training"), classifier, **parts, groups=wanted, name=called)
         entrants = _chosen(entrants, estimators)
     asked = classifier.models_[0].calibration.regions[0].alpha
-    unread = {name: len(rows) for name, rows in found.items()}
+    unread = {name: 0 if bad is None else len(bad[name]) for name in sets}
     return Evaluation(entrants, states, asked, {"model": str(saved.path)}, classifier, unread)
 
 

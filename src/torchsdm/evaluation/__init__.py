@@ -1,6 +1,6 @@
 """How well estimators perform: metrics, tables, comparisons, displays, the HTML report; and how sound labels are."""
 
-from torchsdm.evaluation._opening import Verdict, verdicts
+from torchsdm.evaluation._opening import verdicts
 from torchsdm.evaluation.audit import AuditedLabel, LabelAudit, audit_labels, check_auditable
 from torchsdm.evaluation.displays.alpha import AlphaDisplay, CostDisplay
 from torchsdm.evaluation.displays.distance import DistanceDisplay
@@ -55,7 +55,6 @@ __all__ = [
     "RiskCoverageDisplay",
     "Rule",
     "TrainingHistoryDisplay",
-    "Verdict",
     "accuracy_text",
     "audit_labels",
     "check_auditable",

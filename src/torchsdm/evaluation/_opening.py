@@ -41,14 +41,6 @@ class Verdict:
     n_admitted: int
 
 
-@dataclass(frozen=True)
-class NextStep:
-    """What to do, and the command that does it."""
-
-    what: str
-    command: str
-
-
 def verdicts(
     evaluation: Evaluation,
     classifier: SDMClassifier | SDMEnsemble,
@@ -74,15 +66,15 @@ def _verdict(evaluation: Evaluation, guards: FreshGuards, name: str, decisions: 
     else:
         sample = counted(certificate.n_certification, "certification point")
         shuffled = np.random.default_rng(0).permutation(len(decisions))  # a data set is no stream
-        if _raised_at(guards, decisions[shuffled]) is not None:
+        if guards.alarm(decisions[shuffled])[0] is not None:
             standing, details = DRIFTED, [f"The drift guard tells them from the {sample}.", seen]
-        elif (below := _missed(accuracy, certificate)) is not None:
+        elif kind == CLASSES and (below := _missed(accuracy, certificate)) is not None:
             standing, details = MISSED, [below, seen]
         else:
             standing, details = PROMISED, [seen]
             if kind == CLASSES:
                 details.append(f"The promise is about inputs like the {sample}.")
-            elif (at := _raised_at(guards, decisions)) is not None:  # inputs without labels may well be a stream
+            elif (at := guards.alarm(decisions)[0]) is not None:  # inputs without labels may well be a stream
                 details.append(f"In the order of the file, the drift guard is raised at input {at:,}: look there.")
     promise = None if certificate is None else certificate.promise(classifier.classes_.tolist())
     sentence = verdict(standing, admitted.n_admitted, admitted.n_total, promise, is_labelled=kind == CLASSES)
@@ -114,48 +106,32 @@ def promise_text(classifier: SDMClassifier | SDMEnsemble, policy: str = "certifi
     )
 
 
-def _raised_at(guards: FreshGuards, decisions: SDMDecisions) -> int | None:
-    guard = guards.after(decisions)
-    return None if guard is None else guard.raised_at
-
-
 def _missed(accuracy: SelectiveAccuracy, certificate: Certificate) -> str | None:
     """A promised group with too many errors to be chance, in words; None if there is none.
 
     Of m groups with n admitted inputs and k errors each, one is missed if P(Binomial(n, 1 - alpha) >= k) <= 0.01 / m.
     """
     groups = _promised(accuracy, certificate)
-    for name, cell in groups.items():
-        n_errors, target = cell.n_admitted - (cell.n_correct or 0), cell.target(certificate.alpha)
-        known = cell.n_correct is not None and n_errors > 0
-        if known and bdtrc(n_errors - 1, cell.n_admitted, 1 - target) <= _DOUBT / len(groups):
-            return f"Of {name}, {_right(cell)}; promised: {often(target)}."
+    for name, cells in groups.items():
+        n, target = sum(cell.n_admitted for cell in cells), cells[0].target(certificate.alpha)
+        n_correct = sum(cell.n_correct or 0 for cell in cells)
+        if n_correct < n and bdtrc(n - n_correct - 1, n, 1 - target) <= _DOUBT / len(groups):
+            return f"Of {name}, {_right(n_correct, n)}; promised: {often(target)}."
     return None
 
 
-def _promised(accuracy: SelectiveAccuracy, certificate: Certificate) -> dict[str, Cell]:
-    """The groups that a certificate is about, by what they are called."""
+def _promised(accuracy: SelectiveAccuracy, certificate: Certificate) -> dict[str, list[Cell]]:
+    """The groups that a certificate is about, by what they are called; the cells of one have the same target."""
     by_kind = {"class": accuracy.by_class, "prediction": accuracy.by_prediction}
     if certificate.control == "all":
-        return {"them": accuracy.marginal}
+        return {"them": [accuracy.marginal]}
     if certificate.pools:
         names = list(accuracy.by_class)  # in the order of the classes
         groups = [(one.kind, [names[c] for c in one.numbers]) for one in certificate.groups]
     else:
         kinds = ("prediction",) if certificate.control == "predictions" else tuple(by_kind)
         groups = [(kind, [label]) for kind in kinds for label in by_kind[kind]]
-    return {
-        f"those in {group_name(kind, labels)}": _together([by_kind[kind][label] for label in labels])
-        for kind, labels in groups
-    }
-
-
-def _together(cells: Sequence[Cell]) -> Cell:
-    """One cell of several, which have the same target."""
-    known = [cell.n_correct for cell in cells if cell.n_correct is not None]
-    n_correct = sum(known) if len(known) == len(cells) else None
-    n_total, n_admitted = sum(cell.n_total for cell in cells), sum(cell.n_admitted for cell in cells)
-    return Cell(n_total, n_admitted, n_correct, sum(cell.share for cell in cells), cells[0].own_alpha)
+    return {f"those in {group_name(kind, labels)}": [by_kind[kind][one] for one in labels] for kind, labels in groups}
 
 
 def _seen(accuracy: SelectiveAccuracy) -> str:
@@ -165,12 +141,12 @@ def _seen(accuracy: SelectiveAccuracy) -> str:
         return ""
     if accuracy.labels != CLASSES:
         return f"{_counts(cell)} Without labels nobody knows how many are right."
-    return f"Seen here: {_right(cell)}."
+    return f"Seen here: {_right(cell.n_correct or 0, cell.n_admitted)}."
 
 
-def _right(cell: Cell) -> str:
-    share = f" ({percent(cell.accuracy or 0)})" if cell.n_admitted > 100 else ""
-    return f"{cell.n_correct:,} of {cell.n_admitted:,} admitted were right{share}"
+def _right(n_correct: int, n_admitted: int) -> str:
+    share = f" ({percent(n_correct / n_admitted)})" if n_admitted > 100 else ""
+    return f"{n_correct:,} of {n_admitted:,} admitted were right{share}"
 
 
 def _counts(cell: Cell) -> str:
@@ -184,13 +160,11 @@ MAX_STEPS = 3
 
 def next_steps(
     found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble, model: str | None = None
-) -> list[NextStep]:
-    """The two or three things to do first, with their commands; ``model`` is where it is saved, if that is known."""
-    where, steps = "MODEL" if model is None else shlex.quote(model), []
-    for kind, values in islice(_steps(found, classifier), MAX_STEPS):
-        what, command = STEPS[kind]
-        steps.append(NextStep(what.format(**values), command.format(model=where, **values)))
-    return steps
+) -> list[tuple[str, str]]:
+    """The two or three things to do first, each with its command; ``model`` is where it is saved, if that is known."""
+    where = "MODEL" if model is None else shlex.quote(model)
+    steps = ((*STEPS[kind], values) for kind, values in islice(_steps(found, classifier), MAX_STEPS))
+    return [(what.format(**values), command.format(model=where, **values)) for what, command, values in steps]
 
 
 def _steps(found: Sequence[Verdict], classifier: SDMClassifier | SDMEnsemble) -> Iterator[tuple[str, dict[str, Any]]]:

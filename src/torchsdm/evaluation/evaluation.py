@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import platform
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -20,7 +21,7 @@ from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.evaluation.entrants import Asked, Entrant
 from torchsdm.evaluation.metrics import (
     aurc,
-    check_known_labels,
+    compare,
     coverage_at_accuracy,
     excess_aurc,
     expected_calibration_error,
@@ -44,7 +45,7 @@ from torchsdm.evaluation.strangers import (
 )
 from torchsdm.evaluation.tables import ResultRow, ResultTable, Rule
 from torchsdm.training import fingerprint
-from torchsdm.validation import Array, check_alpha, check_label_array
+from torchsdm.validation import Array, check_alpha
 from torchsdm.wording import EVERY_LEVEL, promised
 
 ROWS_AT_ONCE = 8192  #: inputs whose decisions are in memory with all values per class
@@ -114,25 +115,21 @@ class Evaluation:
         if not self.entrants or not self.data_sets:
             raise InvalidInputError("Evaluation needs at least one entrant and one data set.")
         classes = getattr(self.entrants[0].estimator, "classes_", None)
-        parts = self.data_sets if classes is None else self._parts(classes)
-        decided: dict[tuple[int, str], Decisions] = {}
-        against: dict[tuple[int, str], Array] = {}
         vars(self).update(
             notes=() if classes is None else tuple(filter(None, self._notes(classes))),
-            data_sets=parts,
-            decisions=decided,
-            against_argmax=against,
+            data_sets=self.data_sets if classes is None else self._parts(classes),
+            decisions={},
+            against_argmax={},
+            kinds={},
             _own={},
             _classifier_then={} if self.classifier is None else dict(vars(self.classifier)),
         )
-        for name in parts:
-            for position, found in enumerate(self._decide(name)):
-                decided[position, name], against[position, name] = found
-        kinds = {name: kind_of_labels(data.labels, decided[0, name].classes) for name, data in parts.items()}
-        for (_, name), decisions in decided.items():
-            if kinds[name] == CLASSES:
-                check_known_labels(decisions, parts[name].labels, f"Evaluation ({name})")
-        vars(self)["kinds"] = kinds
+        for name, data in self.data_sets.items():
+            self._decide(name, data)
+            self.kinds[name] = kind_of_labels(data.labels, self.decisions[0, name].classes)
+        for (_, name), decisions in self.decisions.items():
+            if self.kinds[name] == CLASSES:
+                compare(decisions, self.data_sets[name].labels, f"Evaluation ({name})")
 
     def _parts(self, classes: Array) -> dict[str, LabelledStates]:
         parts: dict[str, LabelledStates] = {}
@@ -150,25 +147,26 @@ class Evaluation:
             yield explain_labels(name, data.labels, classes)
             yield None if self.classifier is None else explain_seen(name, data, self.classifier)
 
-    def _decide(self, name: str) -> list[tuple[Decisions, Array]]:
-        """What each entrant decides, without values per class, and where its prediction is not the argmax (N,).
+    def _decide(self, name: str, data: LabelledStates) -> None:
+        """Keep what each entrant decides, without values per class, and where its prediction is not the argmax.
 
         A block of rows at a time: with many classes, the tables of all rows would need more memory than the states.
         """
-        parts: list[list[Decisions]] = [[] for _ in self.entrants]
-        against: list[list[Array]] = [[] for _ in self.entrants]
+        decided: dict[int, list[Decisions]] = defaultdict(list)
+        against: dict[int, list[Array]] = defaultdict(list)
         own: list[SDMDecisions] = []
-        for block in blocks_of(self.data_sets[name]):
+        for block in blocks_of(data):
             asked = Asked()
             for position, entrant in enumerate(self.entrants):
                 decisions = entrant.decide(block, asked).at(self.alpha)
-                parts[position].append(decisions.without_class_values())
+                decided[position].append(decisions.without_class_values())
                 against[position].append(_against_argmax(decisions))
             found = asked.decided_by(self.classifier)
             own += [] if found is None else [_condensed(found)]
+        self.decisions.update(((position, name), Decisions.concatenate(parts)) for position, parts in decided.items())
+        self.against_argmax.update(((position, name), np.concatenate(parts)) for position, parts in against.items())
         if own:
             self._own[name] = Decisions.concatenate(own)
-        return [(Decisions.concatenate(a), np.concatenate(b)) for a, b in zip(parts, against, strict=True)]
 
     def own_decisions(self, classifier: SDMClassifier | SDMEnsemble, data_set: str) -> SDMDecisions:
         """What a classifier itself decides on a data set, by its policy, without the values of other classes.
@@ -272,14 +270,12 @@ class Evaluation:
             "entrants": [_describe(entrant) for entrant in self.entrants],
             "settings": dict(self.settings),
         }
-        plain: dict[str, Any] = _plain(facts)
-        return plain
+        return dict(_plain(facts))
 
     def _promise(self) -> str:
         """What certified entrants promise, said once for all of them; empty without any."""
-        leveled = [entrant for entrant in self.entrants if entrant.key.rule is Rule.EVERY_LEVEL]
-        rest = [entrant for entrant in self.entrants if entrant not in leveled]
-        certificates = [getattr(entrant.estimator, "certificate_", None) for entrant in rest]
+        rest = [one.estimator for one in self.entrants if one.key.rule is not Rule.EVERY_LEVEL]
+        certificates = [getattr(estimator, "certificate_", None) for estimator in rest]
         promises = dict.fromkeys((one.target, one.delta, one.control) for one in certificates if one is not None)
         names = self.entrants[0].estimator.classes_.tolist() if promises else []
         admits = "the answers that a certified rule admits"
@@ -288,16 +284,16 @@ class Evaluation:
             "set. Each rule has this promise for itself, or admits nothing."
             for target, delta, control in promises
         ]
-        return " ".join([*said, *([EVERY_LEVEL] if leveled else [])])
+        return " ".join([*said, *([EVERY_LEVEL] if len(rest) < len(self.entrants) else [])])
 
     def _measures(self, decisions: Decisions, name: str) -> dict[str, Any]:
         """The part of a summary that needs the true classes."""
         if self.kinds[name] != CLASSES:
             n_wrong = None if self.kinds[name] == NONE else int(decisions.admitted.sum())
             return {**dict.fromkeys(_MEASURES), "admitted_wrong": n_wrong}
-        truth, score = check_label_array(self.data_sets[name].labels, "Evaluation"), ordering_score(decisions)
-        correct = decisions.predictions == truth
-        cells = top_label_calibration(decisions, truth, self.alpha).values()
+        labels, score = self.data_sets[name].labels, ordering_score(decisions)
+        correct = compare(decisions, labels, "Evaluation").correct
+        cells = top_label_calibration(decisions, labels, self.alpha).values()
         top_label = [cell.accuracy for cell in cells if cell.accuracy is not None]
         return {
             "accuracy": float(correct.mean()),
@@ -307,7 +303,7 @@ class Evaluation:
             "coverage_at_alpha": coverage_at_accuracy(score, correct, self.alpha),
             "ece": expected_calibration_error(decisions.confidence, correct),
             "top_label_accuracy": min(top_label, default=None),
-            **rejection_confusion(decisions, truth),
+            **rejection_confusion(decisions, labels),
         }
 
 

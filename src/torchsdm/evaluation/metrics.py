@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import binom
@@ -87,11 +87,13 @@ def selective_accuracy(
     they differ.
     """
     kind = kind_of_labels(labels, decisions.classes)
-    truth = check_known_labels(decisions, labels, "selective_accuracy") if kind == CLASSES else None
     n_inputs, n_classes = len(decisions) + n_unread, len(decisions.classes)
-    y_hat = _numbers(decisions, decisions.predictions)
-    y = np.full(len(y_hat), n_classes) if truth is None else _numbers(decisions, truth)  # otherwise in no class
-    right = None if truth is None else decisions.admitted & (y == y_hat)
+    if kind == CLASSES:
+        y, y_hat, correct = compare(decisions, labels, "selective_accuracy")
+        right = decisions.admitted & correct
+    else:
+        y_hat = LabelCodes(decisions.classes).encode(decisions.predictions, "selective_accuracy").numpy()
+        y, right = np.full(len(y_hat), n_classes), None  # in no class
     targets: Sequence[float | None] = class_alphas or [None] * n_classes
 
     def cells(stratum: Array) -> dict[Any, Cell]:
@@ -152,16 +154,16 @@ def ood_auroc(score_in: Array, score_out: Array) -> float:
     """Probability that an in-distribution input scores higher than an outside one; ties count half."""
     from sklearn.metrics import roc_auc_score
 
-    score, is_in = _in_and_out(score_in, score_out, "ood_auroc")
-    return float(roc_auc_score(is_in, score))
+    inside, outside = _in_and_out(score_in, score_out, "ood_auroc")
+    is_in = np.repeat([1, 0], [len(inside), len(outside)])
+    return float(roc_auc_score(is_in, np.concatenate([inside, outside])))
 
 
 def ood_fpr_at_95(score_in: Array, score_out: Array) -> float:
     """Share of outside inputs that pass the threshold that 95 % of in-distribution inputs reach."""
-    _in_and_out(score_in, score_out, "ood_fpr_at_95")
-    ordered = np.sort(_check_score(score_in, "ood_fpr_at_95"))
-    threshold = ordered[int(np.floor(0.05 * len(ordered)))]  # at least 95 % reach it
-    return float((np.asarray(score_out, dtype=np.float64) >= threshold).mean())
+    inside, outside = _in_and_out(score_in, score_out, "ood_fpr_at_95")
+    threshold = np.sort(inside)[int(np.floor(0.05 * len(inside)))]  # at least 95 % reach it
+    return float((outside >= threshold).mean())
 
 
 @dataclass(frozen=True)
@@ -199,13 +201,13 @@ def expected_calibration_error(confidence: Array, correct: Array, n_bins: int = 
 
 def top_label_calibration(decisions: Decisions, labels: Any, alpha: float) -> dict[Any, Cell]:
     """The paper's Quantity I: for each prediction, accuracy of confidences in the single bin [alpha, 1]."""
-    truth = check_known_labels(decisions, labels, "top_label_calibration")
-    return selective_accuracy(replace(decisions, admitted=decisions.confidence >= alpha), truth).by_prediction
+    compare(decisions, labels, "top_label_calibration")
+    return selective_accuracy(replace(decisions, admitted=decisions.confidence >= alpha), labels).by_prediction
 
 
 def rejection_confusion(decisions: Decisions, labels: Any) -> dict[str, int]:
     """Counts of ``admitted_correct``, ``admitted_wrong``, ``rejected_correct`` and ``rejected_wrong`` predictions."""
-    correct = decisions.predictions == check_known_labels(decisions, labels, "rejection_confusion")
+    correct = compare(decisions, labels, "rejection_confusion").correct
     chosen = {"admitted": decisions.admitted, "rejected": ~decisions.admitted}
     right = {"correct": correct, "wrong": ~correct}
     return {f"{a}_{b}": int((chosen[a] & right[b]).sum()) for a in chosen for b in right}
@@ -213,31 +215,32 @@ def rejection_confusion(decisions: Decisions, labels: Any) -> dict[str, int]:
 
 def possible_label_errors(decisions: Decisions, labels: Any) -> Array:
     """Rows that are admitted but disagree with their given label, the most confident first: check the label."""
-    truth = check_known_labels(decisions, labels, "possible_label_errors")
-    rows = np.flatnonzero(decisions.admitted & (decisions.predictions != truth))
-    ordered: Array = rows[np.argsort(-ordering_score(decisions)[rows], kind="stable")]
-    return ordered
+    rows = np.flatnonzero(decisions.admitted & ~compare(decisions, labels, "possible_label_errors").correct)
+    return rows.take(np.argsort(-ordering_score(decisions)[rows], kind="stable"))
 
 
-def check_known_labels(decisions: Decisions, labels: Any, caller: str) -> Array:
-    """True labels, one per decision; all must be classes, because any other would count as a mistake."""
+class Compared(NamedTuple):
+    """Decisions compared with the truth, in class numbers (N,)."""
+
+    labels: Array
+    predictions: Array
+    correct: Array
+
+
+def compare(decisions: Decisions, labels: Any, caller: str, name: str = "labels") -> Compared:
+    """Compare decisions with true labels; all must be classes, because any other would count as a mistake."""
     truth = check_label_array(labels, caller)
-    check_same_length(len(decisions), truth, "labels", caller)
+    check_same_length(len(decisions), truth, name, caller)
     if len(truth) == 0:
         raise InvalidInputError(f"'labels' of {caller} must not be empty.")
-    LabelCodes(decisions.classes).encode(truth, caller)
-    return truth
-
-
-def _numbers(decisions: Decisions, labels: Array) -> Array:
-    numbers: Array = LabelCodes(decisions.classes).encode(labels, "metrics").numpy()
-    return numbers
+    codes = LabelCodes(decisions.classes)
+    y, y_hat = (codes.encode(values, caller).numpy() for values in (truth, decisions.predictions))
+    return Compared(y, y_hat, y == y_hat)
 
 
 def _counts(numbers: Array, n_classes: int) -> list[int]:
     """How often each number 0..C-1 occurs: one pass, for any number of classes."""
-    counts: list[int] = np.bincount(numbers, minlength=n_classes)[:n_classes].tolist()
-    return counts
+    return [int(n) for n in np.bincount(numbers, minlength=n_classes)[:n_classes]]
 
 
 def _check_score(score: Any, caller: str) -> Array:
@@ -250,8 +253,7 @@ def _check_score(score: Any, caller: str) -> Array:
 def _in_and_out(score_in: Array, score_out: Array, caller: str) -> tuple[Array, Array]:
     if len(score_in) == 0 or len(score_out) == 0:
         raise InvalidInputError(f"{caller} needs scores of both kinds. Got {len(score_in)} and {len(score_out)}.")
-    score = np.concatenate([_check_score(score_in, caller), _check_score(score_out, caller)])
-    return score, np.repeat([1, 0], [len(score_in), len(score_out)])
+    return _check_score(score_in, caller), _check_score(score_out, caller)
 
 
 @dataclass(frozen=True)

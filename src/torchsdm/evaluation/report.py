@@ -33,7 +33,7 @@ from torchsdm.evaluation.displays.reliability import ReliabilityDisplay
 from torchsdm.evaluation.displays.risk_coverage import RiskCoverageDisplay
 from torchsdm.evaluation.displays.training_history import TrainingHistoryDisplay
 from torchsdm.evaluation.evaluation import Evaluation
-from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview, kind_of_labels
+from torchsdm.evaluation.strangers import CLASSES, FreshGuards, Overview
 from torchsdm.evaluation.tables import ABSENT, REJECTED, UNKNOWN, ResultRow, Stratum, accuracy_text, share_text, strata
 from torchsdm.files import replace_file, strict_json
 from torchsdm.settings import LANES
@@ -132,7 +132,7 @@ def render_report(
         warnings=classifier.warnings(),
         costs=costs,
         results=evaluation.table,
-        lanes=[(name, _lanes(evaluation.data_sets[name], decided)) for name, decided in own.items()],
+        lanes=[(name, _lanes(evaluation, name, decided)) for name, decided in own.items()],
         overviews={
             name: Overview.of(classifier, decided, guards).lines(kind)
             for (name, decided), kind in zip(own.items(), evaluation.kinds.values(), strict=True)
@@ -141,10 +141,7 @@ def render_report(
         models=classifier.models_,
         summaries=evaluation.summaries(),
         plots=_pictures(evaluation, classifier, own),
-        examples=[
-            (name, *_examples(classifier, evaluation.data_sets[name], decided, _admitted(decided, evaluation.alpha)))
-            for name, decided in own.items()
-        ],
+        examples=[(name, *_examples(classifier, evaluation, name, decided)) for name, decided in own.items()],
         facts=_facts(evaluation, classifier),
     )
 
@@ -293,7 +290,7 @@ def displays_of(
     rows = some_rows(len(data), _PICTURE_ROWS)
     of_all = "" if len(rows) == len(data) else f" {len(rows):,} of {len(data):,} inputs, drawn at random."
     own = decided[rows] if of_all else decided
-    labels = check_label_array(data.labels, "render_report") if evaluation.kinds[name] == CLASSES else None
+    labels = _truth(evaluation, name)
     if labels is not None:
         curves = iter(_curves(evaluation, name).items())
         while some := dict(islice(curves, _CURVES)):
@@ -338,27 +335,27 @@ def _curves(evaluation: Evaluation, data_set: str) -> dict[str, Decisions]:
 # --- Lanes and examples ----------------------------------------------------------------------------------------------
 
 
-def _lanes(data: LabelledStates, decisions: SDMDecisions) -> list[dict[str, Any]]:
+def _lanes(evaluation: Evaluation, name: str, decisions: SDMDecisions) -> list[dict[str, Any]]:
     """Every lane, the most reliable first, with the first inputs in it and their reasons."""
-    truth = _truth(data, decisions)
+    data, truth = evaluation.data_sets[name], _truth(evaluation, name)
+    reasons = np.full(len(decisions), "") if decisions.reason is None else decisions.reason
     found = []
-    for name in LANES:
-        rows = np.flatnonzero(decisions.lane == name)
+    for lane in LANES:
+        rows = np.flatnonzero(decisions.lane == lane)
         n_correct = None if truth is None else int((decisions.predictions[rows] == truth[rows]).sum())
-        reasons = np.full(len(decisions), "") if decisions.reason is None else decisions.reason
         examples = [
             {**_named(data, row), "prediction": decisions.predictions[row], "reason": str(reasons[row])}
             for row in rows[:_EXAMPLES].tolist()
         ]
-        found.append({"name": name, "n": len(rows), "n_correct": n_correct, "examples": examples})
+        found.append({"name": lane, "n": len(rows), "n_correct": n_correct, "examples": examples})
     return found
 
 
 def _examples(
-    classifier: SDMClassifier | SDMEnsemble, data: LabelledStates, decisions: SDMDecisions, admitted: Array
+    classifier: SDMClassifier | SDMEnsemble, evaluation: Evaluation, name: str, decisions: SDMDecisions
 ) -> tuple[int | None, list[dict[str, Any]]]:
     """How many inputs are admitted against their given label, if they have any, and examples of every kind."""
-    truth = _truth(data, decisions)
+    data, truth, admitted = evaluation.data_sets[name], _truth(evaluation, name), _admitted(decisions, evaluation.alpha)
     right = None if truth is None else decisions.predictions == truth
     kinds = {name: rows for name, rows in _kinds(decisions, admitted, right).items() if len(rows)}
     shown = [row for rows in kinds.values() for row in rows[:_EXAMPLES].tolist()]
@@ -395,10 +392,10 @@ def _kinds(d: SDMDecisions, admitted: Array, right: Array | None) -> dict[str, A
     return {name: np.flatnonzero(rows)[np.argsort(-by[rows], kind="stable")] for name, (by, rows) in kinds.items()}
 
 
-def _truth(data: LabelledStates, decisions: SDMDecisions) -> Array | None:
+def _truth(evaluation: Evaluation, name: str) -> Array | None:
     """The true classes; None if they are not known."""
-    is_known = kind_of_labels(data.labels, decisions.classes) == CLASSES
-    return check_label_array(data.labels, "render_report") if is_known else None
+    labels = evaluation.data_sets[name].labels
+    return check_label_array(labels, "render_report") if evaluation.kinds[name] == CLASSES else None
 
 
 def _named(data: LabelledStates, row: int) -> dict[str, Any]:

@@ -111,13 +111,16 @@ class FreshGuards:
     def _first(self) -> DriftGuard:
         return DriftGuard.from_classifier(self.classifier)
 
-    def after(self, decisions: SDMDecisions) -> DriftGuard | None:
-        """A guard that has seen decisions, and nothing else; None for an ensemble, which has none."""
+    def alarm(self, decisions: SDMDecisions) -> tuple[int | None, str | None]:
+        """The input, counted from 1, and the signal that raise a guard that sees decisions and nothing else.
+
+        None if it stays calm; an ensemble has no guard.
+        """
         if isinstance(self.classifier, SDMEnsemble):
-            return None
+            return None, None
         guard = copy.deepcopy(self._first)
         guard.update(decisions)
-        return guard
+        return guard.raised_at, guard.raised_by
 
 
 @dataclass(frozen=True)
@@ -141,7 +144,7 @@ class Overview:
         cls, classifier: SDMClassifier | SDMEnsemble, decisions: SDMDecisions, guards: FreshGuards | None = None
     ) -> Overview:
         """The overview of decisions that a classifier made; several need its ``guards`` made only once."""
-        guard = (guards or FreshGuards(classifier)).after(decisions)
+        raised_at, raised_by = (guards or FreshGuards(classifier)).alarm(decisions)
         lane = np.asarray(decisions.lane)
         background = np.zeros(len(lane), dtype=bool) if decisions.background is None else decisions.background
         is_contradicted = (decisions.similarity == 0) & ~background
@@ -161,9 +164,9 @@ class Overview:
             {name: int((lane == name).sum()) for name in LANES},
             {reason: int(rows.sum()) for reason, rows in reasons.items()},
             {label: int((decisions.predictions == label).sum()) for label in decisions.classes.tolist()},
-            None if guard is None else guard.raised_at,
-            None if guard is None else guard.raised_by,
-            guard is not None,
+            raised_at,
+            raised_by,
+            has_guard=not isinstance(classifier, SDMEnsemble),
         )
 
     @property

@@ -246,8 +246,8 @@ class ResultTable:
         """
         labels = list(self.rows[0].accuracy.by_class)
         n_strata = 2 * len(labels) + 1
-        groups = [f"$y=$ {_latex(str(label))}" for label in labels]
-        groups += [f"$\\hat{{y}}=$ {_latex(str(label))}" for label in labels] + ["Marginal"]
+        groups = [f"{of} {str(label).translate(_LATEX)}" for of in ("$y=$", "$\\hat{y}=$") for label in labels]
+        groups += ["Marginal"]
         head = [
             "\\begin{tabular}{lll" + "cc" * n_strata + "}",
             "\\toprule",
@@ -262,7 +262,7 @@ class ResultTable:
             if previous not in (None, (row.dataset, row.model)):
                 body.append("\\midrule")
             previous = (row.dataset, row.model)
-            names = [_latex(name) for name in cells[:3]]
+            names = [name.translate(_LATEX) for name in cells[:3]]
             values = [value.replace("<", "$<$").replace(">", "$>$") for value in cells[3:]]
             body.append(" & ".join([*names, *values]) + " \\\\")
         note = [f"% {line}" for line in self.note.splitlines()]
@@ -408,9 +408,8 @@ def markdown_text(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-def _latex(text: str) -> str:
-    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$", "∞": "$\\infty$"}
-    special |= {character: f"${character}$" for character in "<>"}
-    return "".join(special.get(character, character) for character in text)
+_LATEX = str.maketrans(
+    {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "<": "$<$", ">": "$>$"}
+    | {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"≥": "$\\ge$", "α": "$\\alpha$", "′": "$'$", "·": "$\\cdot$", "×": "$\\times$", "∞": "$\\infty$"}
+)

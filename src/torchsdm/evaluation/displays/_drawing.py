@@ -4,36 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from torchsdm.core import Decisions, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, NotFittedError, import_extra
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier
-from torchsdm.labels import LabelCodes
-from torchsdm.validation import Array, check_label_array, check_same_length
+from torchsdm.evaluation import metrics
+from torchsdm.evaluation.metrics import Compared
+from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
 
-class Compared(NamedTuple):
-    """Decisions compared with the truth, in class numbers."""
-
-    labels: Array
-    """True classes (N,)."""
-    predictions: Array
-    correct: Array
-
-
 def compare(decisions: Any, y: Any, caller: str) -> Compared:
-    """Compare decisions with true labels, all of which must be classes of the decisions."""
+    """Compare decisions on at least one input with true labels, all of which must be classes of the decisions."""
     check_decisions(decisions, caller)
-    labels = check_label_array(y, caller)
-    check_same_length(len(decisions), labels, "y", caller)
-    codes = LabelCodes(decisions.classes)
-    truth = codes.encode(labels, caller).numpy()
-    predictions = codes.encode(decisions.predictions, caller).numpy()
-    return Compared(truth, predictions, predictions == truth)
+    return metrics.compare(decisions, y, caller, "y")
 
 
 def some_rows(n: int, most: int) -> Array:
@@ -42,13 +29,11 @@ def some_rows(n: int, most: int) -> Array:
 
 
 def check_type(value: Any, kind: type, name: str, caller: str, what: str) -> None:
-    """Require a value of a type."""
     if not isinstance(value, kind):
         raise InvalidTypeError(f"'{name}' of {caller} must be {what}. Got {type(value).__name__}.")
 
 
 def check_decisions(decisions: Any, caller: str) -> None:
-    """Require decisions on at least one input."""
     check_type(decisions, Decisions, "decisions", caller, "Decisions, as returned by decide")
     if len(decisions) == 0:
         raise InvalidInputError(f"'decisions' of {caller} must have at least one input. Got none.")
@@ -65,7 +50,6 @@ def check_sdm_decisions(decisions: Decisions, caller: str) -> SDMDecisions:
 
 
 def decide(estimator: Any, X: Any, caller: str) -> Decisions:
-    """The decisions of an estimator."""
     if not callable(getattr(estimator, "decide", None)):
         raise InvalidTypeError(
             f"'estimator' of {caller} must be a torchsdm estimator, with a method decide. "

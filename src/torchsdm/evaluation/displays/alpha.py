@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from torchsdm.core import Decisions, HighReliabilityRegion, SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, RegionWarning
 from torchsdm.estimators import SDMClassifier, SDMTextClassifier
 from torchsdm.evaluation.displays import _drawing as drawing
-from torchsdm.evaluation.displays._drawing import Compared, Display, check_sdm_decisions, compare, decide
+from torchsdm.evaluation.displays._drawing import Display, check_sdm_decisions, compare, decide
 from torchsdm.trust import AlphaChoice, AlphaCurve, Certificate
 from torchsdm.validation import Array
 
@@ -76,36 +76,32 @@ class AlphaDisplay(Display):
     def from_predictions(cls, decisions: Decisions, y: Any) -> AlphaDisplay:
         """Compare the alphas that decisions were made for, such as those of ``SDMClassifier(alpha=(0.9, 0.95))``."""
         compared = compare(decisions, y, f"{cls.__name__}.from_predictions")
-        return cls._of(decisions.alphas, decisions.admitted_at, compared, decisions.classes)
+        admitted_at = decisions.admitted_at  # (N, A)
+        n_admitted, n_correct = (
+            np.array([np.bincount(compared.labels[chosen], minlength=len(decisions.classes)) for chosen in rows.T])
+            for rows in (admitted_at, admitted_at & compared.correct[:, None])
+        )  # (A, C)
+        class_accuracy = _share(n_correct, n_admitted)
+        lowest = np.where(n_admitted > 0, class_accuracy, np.inf).min(axis=1)
+        return cls(
+            alphas=decisions.alphas,
+            admitted_share=admitted_at.mean(axis=0),
+            marginal_accuracy=_share(n_correct.sum(axis=1), n_admitted.sum(axis=1)),
+            class_accuracy=class_accuracy,
+            lowest_class_accuracy=np.where(np.isfinite(lowest), lowest, np.nan),
+            classes=decisions.classes,
+        )
 
     @classmethod
     def from_regions(cls, decisions: SDMDecisions, y: Any, *, regions: Sequence[HighReliabilityRegion]) -> AlphaDisplay:
         """Compare regions of several alphas, found on the calibration set that the decisions were made with."""
         caller = f"{cls.__name__}.from_regions"
-        compared = compare(decisions, y, caller)
+        y_hat = compare(decisions, y, caller).predictions
         q_rescaled, confidence = check_sdm_decisions(decisions, caller).rescaled_similarity, decisions.confidence
         ordered = sorted(regions, key=lambda region: region.alpha)
-        admits = [region.admits(q_rescaled, compared.predictions, confidence).numpy() for region in ordered]
-        admitted_at = np.stack(admits, axis=1)  # (N, A)
-        return cls._of(np.array([region.alpha for region in ordered]), admitted_at, compared, decisions.classes)
-
-    @classmethod
-    def _of(cls, alphas: Array, admitted_at: Array, compared: Compared, classes: Array) -> AlphaDisplay:
-        """The shares and accuracies of what each alpha admits, (N, A)."""
-        n_admitted, n_correct = (
-            np.array([np.bincount(compared.labels[chosen], minlength=len(classes)) for chosen in rows.T])  # (A, C)
-            for rows in (admitted_at, admitted_at & compared.correct[:, None])
-        )
-        class_accuracy = _share(n_correct, n_admitted)
-        lowest = np.where(n_admitted > 0, class_accuracy, np.inf).min(axis=1)
-        return cls(
-            alphas=alphas,
-            admitted_share=admitted_at.mean(axis=0),
-            marginal_accuracy=_share(n_correct.sum(axis=1), n_admitted.sum(axis=1)),
-            class_accuracy=class_accuracy,
-            lowest_class_accuracy=np.where(np.isfinite(lowest), lowest, np.nan),
-            classes=classes,
-        )
+        admits = [region.admits(q_rescaled, y_hat, confidence).numpy() for region in ordered]
+        alphas = np.array([region.alpha for region in ordered])
+        return cls.from_predictions(replace(decisions, alphas=alphas, admitted_at=np.stack(admits, axis=1)), y)
 
     def plot(self, ax: Any = None) -> AlphaDisplay:
         """Draw the accuracies and below them the admitted share, in a new figure or in place of the given axes."""
