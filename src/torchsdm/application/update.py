@@ -227,8 +227,7 @@ def check_prices(classifier: SDMClassifier, cost_error: Any, cost_review: float)
 
 def admitted_share(known: Mapping[str, Any]) -> float:
     """The share of inputs that a model of this ``standing`` admits, as far as it can tell."""
-    share: float = known["region_share"] if known["admitted_share"] is None else known["admitted_share"]
-    return share
+    return known["region_share"] if known["admitted_share"] is None else known["admitted_share"]
 
 
 def known_ids(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:

@@ -131,16 +131,14 @@ def log_odds(probabilities: Array, predictions: Array) -> Array:
     is_predicted = np.arange(p.shape[1]) == predictions[:, None]  # (N, C)
     tiny = np.finfo(np.float64).tiny
     p_yhat, others = (np.where(chosen, p, 0.0).sum(axis=1) for chosen in (is_predicted, ~is_predicted))
-    odds: Array = np.log(np.maximum(p_yhat, tiny)) - np.log(np.maximum(others, tiny))
-    return odds
+    return np.log(np.maximum(p_yhat, tiny)) - np.log(np.maximum(others, tiny))
 
 
 def negative_energy(logits: Array) -> Array:
     """``log sum_c exp(z_c)`` (N,) of logits (N, C), in float64."""
     z = np.ascontiguousarray(logits, dtype=np.float64)
     largest = z.max(axis=1)
-    energy: Array = largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
-    return energy
+    return largest + np.log(np.exp(z - largest[:, None]).sum(axis=1))
 
 
 #: Confidences to try as thresholds: ten per power of ten of 1 - confidence, from everything down to 1e-6.

@@ -122,8 +122,7 @@ class RoundsClassifier(ClassifierMixin, BaseEstimator, ABC):
     def predict(self, X: ArrayLike) -> Array:
         """The label with the largest logit."""
         largest = self.logits(X).argmax(axis=1)
-        predictions: Array = self.classes_[largest]
-        return predictions
+        return self.classes_[largest]
 
     def predict_proba(self, X: ArrayLike) -> Array:
         """softmax(z) of each input (N, C)."""
@@ -191,8 +190,7 @@ class CrossEntropyClassifier(RoundsClassifier):
         return CrossEntropyLearner, {}
 
     def _logits(self, states: Tensor) -> Array:
-        logits: Array = self.network_.encode_exactly(states)[1].cpu().numpy()
-        return logits
+        return self.network_.encode_exactly(states)[1].cpu().numpy()
 
 
 class CrossEntropyLearner(AdaptorLearner):

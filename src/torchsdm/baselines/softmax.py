@@ -33,8 +33,7 @@ def softmax(logits: Array) -> Array:
     """
     z = np.ascontiguousarray(logits, dtype=np.float64)  # otherwise the order of summation would depend on the batch
     exponentials = np.exp(z - z.max(axis=1, keepdims=True))
-    probabilities: Array = exponentials / exponentials.sum(axis=1, keepdims=True)
-    return probabilities
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
 
 
 class NoReject(SelectiveClassifier):

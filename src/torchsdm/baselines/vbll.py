@@ -100,8 +100,7 @@ class VBLLClassifier(RoundsClassifier):
         return VBLLLearner, {"kind": self.kind, "regularization_factor": float(self.regularization_factor)}
 
     def _probabilities(self, states: Tensor) -> Array:
-        probabilities: Array = self.network_.probabilities(self.network_.encode_exactly(states)).cpu().numpy()
-        return probabilities
+        return self.network_.probabilities(self.network_.encode_exactly(states)).cpu().numpy()
 
     def _logits(self, states: Tensor) -> Array:
         return _log(self._probabilities(states))
@@ -178,8 +177,7 @@ def normal_draws(n_classes: int, rng: np.random.Generator) -> Array:
     """
     engine = torch.quasirandom.SobolEngine(n_classes, scramble=True, seed=int(rng.integers(2**63)))
     uniforms = engine.draw(N_DRAWS, dtype=torch.float64) + 2.0**-31  # 30 bits each: 0 becomes the middle of a cell
-    draws: Array = torch.special.ndtri(uniforms).numpy()
-    return draws
+    return torch.special.ndtri(uniforms).numpy()
 
 
 class VBLLLearner(Learner):

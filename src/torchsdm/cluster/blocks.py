@@ -112,8 +112,7 @@ class Block:
     def _rows(self, positions: Array) -> list[int]:
         """The rows of the source that points are."""
         left = np.delete(np.arange(self.first, self.stop), np.array(self.removed, dtype=np.int64) - self.first)
-        rows: list[int] = left[positions].tolist()
-        return rows
+        return left[positions].tolist()
 
     def _left(self, values: Tensor) -> Tensor:
         if not self.removed:

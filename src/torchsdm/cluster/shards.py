@@ -89,8 +89,7 @@ class Shard:
         if search is None:  # lost, or it had to make room
             search = batch.asked(self._parts(state), Search)
             search.find_first()
-        n: Array = search.count_matches(*(_tensor(values) for values in boundary)).numpy()
-        return n
+        return search.count_matches(*(_tensor(values) for values in boundary)).numpy()
 
     def match(self, state: StateName, batch: Batch, dropped: Sequence[str] = ()) -> Match:
         """Both rounds, as on one machine: no other shard has points."""
@@ -204,8 +203,7 @@ class Shards:
         """Wait for answers; a lost shard is waited for while it may still come back."""
         while True:
             try:
-                found: list[Any] = self._ray.get(list(answers), timeout=_SECONDS_BETWEEN_CHECKS)
-                return found
+                return self._ray.get(list(answers), timeout=_SECONDS_BETWEEN_CHECKS)
             except self._ray.exceptions.GetTimeoutError:
                 self._check_all_there()
             except self._ray.exceptions.RayTaskError as error:

@@ -120,8 +120,7 @@ class Decisions:
     @property
     def magnitude(self) -> Array:
         """The logit of the predicted label, z'_yhat (N,)."""
-        magnitude: Array = self.logits.max(axis=1)
-        return magnitude
+        return self.logits.max(axis=1)
 
     def __len__(self) -> int:
         return len(self.predictions)
@@ -247,8 +246,7 @@ class SDMDecisions(Decisions):
     @property
     def min_sample_size(self) -> Array:
         """The smallest effective sample size over the classes (N,)."""
-        smallest: Array = self.effective_sample_sizes.min(axis=1)
-        return smallest
+        return self.effective_sample_sizes.min(axis=1)
 
     def _at(self, column: Array) -> dict[str, Any]:
         alphas = self.alphas[column]

@@ -220,8 +220,7 @@ def log_odds(logits: Array) -> Array:
     """The log-odds of the prediction (N,) by the softmax of logits (N, C): z_yhat - log sum of the other exp z_c."""
     z = np.sort(np.asarray(logits, dtype=np.float64), axis=1)
     others = z[:, :-1] - z[:, -2:-1]  # at most 0
-    odds: Array = z[:, -1] - z[:, -2] - np.log(np.exp(others).sum(axis=1))
-    return odds
+    return z[:, -1] - z[:, -2] - np.log(np.exp(others).sum(axis=1))
 
 
 def _products(distance: Array, odds: Array, known_distances: Array, known_odds: Array) -> Array:
@@ -229,5 +228,4 @@ def _products(distance: Array, odds: Array, known_distances: Array, known_odds: 
     n = len(known_distances)
     d = (n - np.searchsorted(known_distances, distance)) / n
     o = (1 + np.searchsorted(known_odds, odds, side="right")) / (1 + n)
-    product: Array = d**2 * o
-    return product
+    return d**2 * o

@@ -202,8 +202,7 @@ class LabelledStates:
                 f"The prompt has words for the labels {known!r}, but the classes are {list(classes)!r}: the language "
                 "model's own logits cannot be compared. Give label words for the classes and extract the states again."
             )
-        columns: ArrayLike = _rows(self.label_logits, (slice(None), [known.index(label) for label in classes]))
-        return columns
+        return _rows(self.label_logits, (slice(None), [known.index(label) for label in classes]))
 
     def place(self, row: int) -> str:
         """Where a row is in its source."""

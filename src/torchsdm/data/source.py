@@ -395,6 +395,5 @@ def _filesystem(address: str) -> tuple[Any, str]:
     try:
         filesystem, path = fs.FileSystem.from_uri(address)
     except pa.ArrowInvalid:  # a scheme that Arrow does not know
-        found: tuple[Any, str] = fsspec.url_to_fs(address)
-        return found
+        return fsspec.url_to_fs(address)
     return ArrowFSWrapper(filesystem), path

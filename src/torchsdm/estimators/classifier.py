@@ -382,8 +382,7 @@ class SDMClassifier(BaseSDMClassifier):
     def predict(self, X: ArrayLike) -> Array:
         """The predicted label of each input, admitted or not; ``decide`` says which are admitted."""
         states = self._check_input(X, "predict")
-        labels: Array = self.classes_[self.model_.predict(states).numpy()]
-        return labels
+        return self.classes_[self.model_.predict(states).numpy()]
 
     def decide(self, X: ArrayLike, *, guard: DriftGuard | None = None) -> SDMDecisions:
         """Decide on each input: the label, whether it is admitted, its lane, the reason, and the numbers behind it.

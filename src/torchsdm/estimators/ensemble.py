@@ -115,5 +115,4 @@ def combine(members: Sequence[SDMDecisions], codes: LabelCodes) -> SDMDecisions:
 def _most_frequent(votes: Array, n_classes: int) -> Array:
     """The most frequent class of each column of votes (J, N); on a tie, the smallest."""
     counts = np.stack([(votes == c).sum(axis=0) for c in range(n_classes)])  # (C, N)
-    winner: Array = counts.argmax(axis=0)
-    return winner
+    return counts.argmax(axis=0)

@@ -44,15 +44,13 @@ def decide_with(estimator: Any, X: Any, **options: Any) -> Decisions:
     3
     """
     classifier, inputs = _classifier(estimator, X, "decide")
-    decisions: Decisions = classifier.decide(inputs, **options)
-    return decisions
+    return classifier.decide(inputs, **options)
 
 
 def explain_with(estimator: Any, X: Any, k: int = 5, **options: Any) -> list[Explanation]:
     """``explain`` of the classifier in an estimator; see ``decide_with``."""
     classifier, inputs = _classifier(estimator, X, "explain")
-    explanations: list[Explanation] = classifier.explain(inputs, k, **options)
-    return explanations
+    return classifier.explain(inputs, k, **options)
 
 
 def _classifier(estimator: Any, X: Any, method: str) -> tuple[Any, Any]:

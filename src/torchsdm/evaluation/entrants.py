@@ -67,8 +67,7 @@ class Entrant:
         logits = None if data.label_logits is None else data.label_logits_of(self.estimator.classes_.tolist())
         if logits is None:
             raise InvalidInputError(f"{self.model}, {self.name} reads label logits, but the data have none.")
-        decisions: Decisions = self.estimator.decide(logits)
-        return decisions
+        return self.estimator.decide(logits)
 
 
 class Asked:

@@ -310,8 +310,7 @@ class Evaluation:
 def _against_argmax(decisions: Decisions) -> Array:
     chosen, probabilities = decisions.logits.argmax(axis=1), decisions.probabilities
     of_chosen = np.take_along_axis(probabilities, chosen[:, None], axis=1)[:, 0]
-    differs: Array = (decisions.predictions != decisions.classes[chosen]) | (of_chosen < probabilities.max(axis=1))
-    return differs
+    return (decisions.predictions != decisions.classes[chosen]) | (of_chosen < probabilities.max(axis=1))
 
 
 def _describe(entrant: Entrant) -> dict[str, Any]:

@@ -188,8 +188,7 @@ class Backbone:
     @property
     def n_layers(self) -> int | None:
         """How many layers it has; None if its configuration does not say."""
-        number: int | None = getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
-        return number
+        return getattr(self.model.config.get_text_config(), "num_hidden_layers", None)
 
     @property
     def has_chat_template(self) -> bool:

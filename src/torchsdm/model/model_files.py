@@ -215,8 +215,7 @@ def take_outcome(content: bytes, models: Sequence[SDMModel]) -> dict[str, Any]:
             signals = {name: tensors[f"{number}.{name}"] for name in _SIGNALS}
             of_it = {"regions": facts["regions"][number], "min_class_count": facts["min_class_counts"][number]}
             model.calibrated(_calibration(model.calibration_points, signals, of_it))
-        learned: dict[str, Any] = facts["learned"]
-        return learned
+        return facts["learned"]
     except (SafetensorError, KeyError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise ModelFileError(f"The log of changes has an outcome that does not fit the model: {error!r}.") from error
 

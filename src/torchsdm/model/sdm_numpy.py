@@ -365,8 +365,7 @@ def load(folder: Any) -> Model:
 def _log_odds(logits: Array) -> Array:
     """The log-odds of the prediction (N,) by the softmax: z_yhat - log sum of the other exp z_c."""
     z = np.sort(logits.astype(np.float64), axis=1)
-    odds: Array = z[:, -1] - z[:, -2] - np.log(np.exp(z[:, :-1] - z[:, -2:-1]).sum(axis=1))
-    return odds
+    return z[:, -1] - z[:, -2] - np.log(np.exp(z[:, :-1] - z[:, -2:-1]).sum(axis=1))
 
 
 def _reaches(value: Any, threshold: Any) -> Any:
@@ -388,8 +387,7 @@ def _parts(n: int, width: int) -> Iterator[slice]:
 def _distances(a: Array, b: Array) -> Array:
     """Euclidean distances (P,) of pairs of rows, in float64."""
     difference = a.astype(np.float64) - b.astype(np.float64)
-    distances: Array = np.sqrt((difference * difference).sum(axis=-1))
-    return distances
+    return np.sqrt((difference * difference).sum(axis=-1))
 
 
 def _linear(x: Array, weight: Array, bias: Array) -> Array:

@@ -25,8 +25,7 @@ _DRAWN = ("prediction", "confidence", "rescaled_similarity", "lane", "score")
 
 
 async def _queue(request: Request) -> ReviewQueue:
-    queue: ReviewQueue = request.app.state.queue
-    return queue
+    return request.app.state.queue
 
 
 Queue = Annotated[ReviewQueue, Depends(_queue)]

@@ -40,8 +40,7 @@ REFUSALS = refusals(
 
 
 async def _serving(request: Request) -> Serving:  # async: FastAPI would call it in a thread otherwise
-    serving: Serving = request.app.state.serving
-    return serving
+    return request.app.state.serving
 
 
 ServingModel = Annotated[Serving, Depends(_serving)]

@@ -154,8 +154,7 @@ class Serving:
         future = self.worker.ask(request, self._weight(request))
         http.state.abandon = future.cancel  # for the server
         try:
-            answered: tuple[int, list[Row]] = await result_of(future)
-            return answered
+            return await result_of(future)
         except Closed as error:
             raise Abandoned if future.cancelled() else error from error
 
@@ -354,8 +353,7 @@ class Serving:
 
     def between_batches(self, function: Callable[[], Result]) -> Result:
         """Have the worker call a function, when it has answered what came before; for other threads."""
-        result: Result = self.worker.call(function).result()
-        return result
+        return self.worker.call(function).result()
 
     async def _result(self, submit: Callable[[], Future[Result]]) -> Result:
         """What another thread is asked for, for routes; no more calls wait than questions may."""
@@ -363,8 +361,7 @@ class Serving:
             raise QueueFull(1)
         self._n_calls += 1
         try:
-            result: Result = await result_of(submit())
-            return result
+            return await result_of(submit())
         finally:
             self._n_calls -= 1
 

@@ -86,8 +86,7 @@ def pooled(expected: Array, *, alpha: float, delta: float, families: Array | Non
         rest.append(min((name for name in sizes if name not in rest), key=lambda name: sizes[name]))
     pool[np.isin(pool, rest)] = -1
     _, first, number = np.unique(pool, return_index=True, return_inverse=True)
-    order: Array = np.argsort(np.argsort(first))[number]
-    return order
+    return np.argsort(np.argsort(first))[number]
 
 
 _SURE = 3.5  # z of a start; in simulations 3, 3.5, 4 and the surest admitted equally much, 0.65 on average
@@ -137,8 +136,7 @@ class ThresholdPath:
         """
         passes = np.array([ndtr(z).prod() for z in self.sureness])
         reach = np.minimum.accumulate(passes)
-        ends: Array = reach - np.append(reach[1:], 0.0)
-        return ends
+        return reach - np.append(reach[1:], 0.0)
 
     @classmethod
     def of(
@@ -198,8 +196,7 @@ def allowed_errors(n: Array, alpha: Array, delta: float) -> Array:
     error = 1 - alpha
     whole = np.floor(bdtrik(delta, n, error))
     below, above = bdtr(whole, n, error), bdtr(whole + 1, n, error)
-    allowed: Array = whole + (delta - below) / (above - below)
-    return allowed
+    return whole + (delta - below) / (above - below)
 
 
 def of_prediction(sample: ScoredSample, c: int) -> ScoredSample:

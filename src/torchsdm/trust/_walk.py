@@ -90,13 +90,11 @@ def p_values(counts: GroupCounts, alpha: float | Array, u: float = 1.0) -> Array
     """
     n, k = np.maximum(counts.n, 1), counts.k
     fewer = np.where(k > 0, bdtr(np.maximum(k - 1, 0), n, 1 - alpha), 0.0)
-    values: Array = np.maximum((1 - u) * fewer + u * bdtr(k, n, 1 - alpha), np.power(alpha, counts.n))
-    return values
+    return np.maximum((1 - u) * fewer + u * bdtr(k, n, 1 - alpha), np.power(alpha, counts.n))
 
 
 def lower_bounds(counts: GroupCounts, delta: float) -> Array:
     """Clopper and Pearson's lower bound for the accuracy of each group, with confidence 1 - delta."""
     n, k = counts.n.astype(float), counts.k.astype(float)
     upper_error = betaincinv(k + 1, np.maximum(n - k, 1e-9), 1 - delta)  # of k errors among n
-    bounds: Array = np.where(counts.n > counts.k, 1 - upper_error, 0.0)
-    return bounds
+    return np.where(counts.n > counts.k, 1 - upper_error, 0.0)

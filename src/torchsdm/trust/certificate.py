@@ -147,8 +147,7 @@ class ScoredSample:
 
     def admitted_by(self, thresholds: Array) -> Array:
         """Which points a rule with these thresholds admits (N,)."""
-        admitted: Array = self.eligible & (self.score >= thresholds[self.predictions])
-        return admitted
+        return self.eligible & (self.score >= thresholds[self.predictions])
 
 
 @dataclass(frozen=True)
@@ -241,8 +240,7 @@ class Certificate:
 
     def admits(self, predictions: Array, score: Array, eligible: Array) -> Array:
         """Which points the certified rule admits (N,); none without a certificate."""
-        admitted: Array = eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
-        return admitted
+        return eligible & np.isfinite(score) & (score >= self.thresholds[predictions])
 
     @property
     def is_any(self) -> bool:
@@ -264,8 +262,7 @@ class Certificate:
 
     def trusts(self, predictions: Array, score: Array, eligible: Array) -> Array:
         """Which points are in a window that holds (N,)."""
-        trusted: Array = eligible & np.isfinite(score) & (score >= self.window_thresholds[predictions])
-        return trusted
+        return eligible & np.isfinite(score) & (score >= self.window_thresholds[predictions])
 
     def reason(self, c: int, score: float, label: Any, *, is_trusted: bool, score_name: str = "reliability") -> str:
         """How a score stands to the threshold that decides on prediction c."""

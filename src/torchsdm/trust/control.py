@@ -150,5 +150,4 @@ def chances_to_pass(counts: GroupCounts, alpha: Array, delta: float, ratio: floa
     share, whole = np.modf(allowed)
     j = betabinom(tested, k + 1.0, n - k + 0.5)
     passes = (1 - share) * j.cdf(whole) + share * j.cdf(whole + 1)
-    chances: Array = np.where(m >= needed, passes, 0.0).mean(axis=0)
-    return chances
+    return np.where(m >= needed, passes, 0.0).mean(axis=0)

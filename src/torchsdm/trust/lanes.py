@@ -81,8 +81,7 @@ class Reliability:
         z = np.full(len(evidence), self.intercept)
         for column, weight in zip(evidence.T, self.weights.tolist(), strict=False):  # in a fixed order, row by row
             z = z + weight * column
-        score: Array = expit(z)
-        return score
+        return expit(z)
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; ``from_json`` restores them to the bit."""
@@ -119,8 +118,7 @@ class SignalSample:
     @property
     def predictions(self) -> Array:
         """Predicted class numbers (N,)."""
-        predictions: Array = self.logits.argmax(axis=1)
-        return predictions
+        return self.logits.argmax(axis=1)
 
     @property
     def evidence(self) -> Array:
@@ -135,8 +133,7 @@ class SignalSample:
 
 def is_familiar(familiarity: Array, bound: float) -> Array:
     """Which points may be certified at all (N,)."""
-    familiar: Array = (familiarity > 0) & (familiarity >= bound)
-    return familiar
+    return (familiarity > 0) & (familiarity >= bound)
 
 
 def familiarity_of(decisions: SDMDecisions, measure: Familiarity | None) -> Array:

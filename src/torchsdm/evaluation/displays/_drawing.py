@@ -55,8 +55,7 @@ def decide(estimator: Any, X: Any, caller: str) -> Decisions:
             f"'estimator' of {caller} must be a torchsdm estimator, with a method decide. "
             f"Got {type(estimator).__name__}."
         )
-    decisions: Decisions = estimator.decide(X)
-    return decisions
+    return estimator.decide(X)
 
 
 def sdm_classifier(estimator: Any, caller: str) -> SDMClassifier:

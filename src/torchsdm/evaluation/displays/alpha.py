@@ -127,8 +127,7 @@ class AlphaDisplay(Display):
 
 def _share(part: Array, whole: Array) -> Array:
     """part / whole, NaN where whole is 0."""
-    shares: Array = np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
-    return shares
+    return np.divide(part, whole, out=np.full(whole.shape, np.nan), where=whole > 0)
 
 
 @dataclass(eq=False, repr=False)

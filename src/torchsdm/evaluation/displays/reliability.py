@@ -132,5 +132,4 @@ class ReliabilityDisplay(Display):
 
 def _around(value: Any, lower: Any, upper: Any) -> Array:
     """Lengths (2, n) of error bars; never negative, even if rounding puts a value outside its interval."""
-    lengths: Array = np.maximum(np.array([np.atleast_1d(value - lower), np.atleast_1d(upper - value)]), 0)
-    return lengths
+    return np.maximum(np.array([np.atleast_1d(value - lower), np.atleast_1d(upper - value)]), 0)
