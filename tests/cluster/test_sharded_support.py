@@ -369,7 +369,7 @@ def test_a_live_model_through_its_log(twins, backend, shards):
             live.undo_all([5, 4], **ME)
             live.undo(live.undo(3, **ME).version, **ME)
         same_decisions(*(live.snapshot.saved.classifier for live in (alone, spread)))
-        rows = [one.block.source for one in spread.snapshot.saved.classifier.support_._state.placed]
+        rows = [one.source for one in spread.snapshot.saved.classifier.support_._state.blocks]
         assert {type(one).__name__ for one in rows} == {"StoredSupport", "HeldRows"}
     same_decisions(SDMClassifier.load(twins[0]), SDMClassifier.load(twins[1], backend=backend))
 

@@ -9,7 +9,7 @@
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
 """
 
-from torchsdm.cluster.backend import AUTO, Backend, RayBackend, as_backend, connect
+from torchsdm.cluster.backend import Backend, RayBackend, as_backend, connect
 from torchsdm.cluster.blocks import StoredSupport
 from torchsdm.cluster.replicas import device_type, extract_on, map_in_order, portable
 from torchsdm.cluster.shards import Shards
@@ -17,7 +17,6 @@ from torchsdm.cluster.support import ShardedSupport, spread_on
 from torchsdm.cluster.training import run_rounds
 
 __all__ = [
-    "AUTO",
     "Backend",
     "RayBackend",
     "ShardedSupport",

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torchsdm.errors import ClusterError, InvalidInputError, InvalidTypeError, MissingExtraError
+from torchsdm.errors import ClusterError, InvalidInputError, InvalidTypeError, import_extra
 from torchsdm.validation import check_positive
 
 AUTO = "auto"  #: the cluster of this machine, or a new one on it
@@ -64,11 +64,7 @@ def connect(address: str = AUTO) -> Any:
 def import_ray() -> Any:
     """Ray, which then sends no statistics of its use anywhere."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise MissingExtraError("ray", "ray", "A cluster") from error
-    return ray
+    return import_extra("ray", "ray", "A cluster")
 
 
 def _host_and_port(address: object) -> tuple[str, int]:
@@ -172,9 +168,9 @@ Backend: TypeAlias = "str | RayBackend | None"
 """What ``backend=`` takes: None for this process, an address, or how to use a cluster."""
 
 
-def as_backend(backend: str | RayBackend, caller: str) -> RayBackend:
-    """The value of ``backend=`` that is not None, checked."""
-    if not isinstance(backend, str | RayBackend):
+def as_backend(backend: Backend, caller: str) -> RayBackend | None:
+    """The value of ``backend=``, checked."""
+    if not isinstance(backend, str | RayBackend | None):
         raise InvalidTypeError(
             f"'backend' of {caller} must be None, 'auto', HOST:PORT or a RayBackend. Got {type(backend).__name__}."
         )

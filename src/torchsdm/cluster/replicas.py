@@ -137,7 +137,8 @@ class _Pool:
 
 def extract_on(backend: Backend, caller: str) -> Elsewhere | None:
     """Who extracts blocks in place of this process on a backend; None for this process."""
-    return None if backend is None else partial(_extract, as_backend(backend, caller))
+    cluster = as_backend(backend, caller)
+    return None if cluster is None else partial(_extract, cluster)
 
 
 def _extract(backend: RayBackend, reader: BlockReader, blocks: NumberedBlocks) -> Iterator[tuple[int, ExtractedStates]]:

@@ -25,7 +25,7 @@ _STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpres
 
 def run_rounds(backend: Backend, caller: str) -> Run | None:
     """How ``train_rounds`` runs the rounds on a backend; None for this process."""
-    cluster = None if backend is None else as_backend(backend, caller)
+    cluster = as_backend(backend, caller)
     return None if cluster is None or cluster.spread_training else partial(train_side_by_side, cluster)
 
 
@@ -56,7 +56,7 @@ def train_side_by_side(
 
 
 class _RemoteRound:
-    """A round of this process whose epochs are trained by a task."""
+    """A round of this process whose epochs are trained by a task; to callbacks, it is the learner."""
 
     def __init__(self, ray: Any, train: Callable[..., Any], round: RunningRound) -> None:
         self._ray, self._train, self.round = ray, train, round
@@ -79,21 +79,16 @@ class _RemoteRound:
             self._begin()
         else:
             self._n_losses = 0
-            self.round.add(record, _Remote(self._state))
+            self.round.add(record, self)
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return part_of(self._state, "network")
+
+    def state(self) -> Mapping[str, Tensor]:
+        return self._state
 
     def end(self) -> None:
         self._ray.cancel(self.epochs)
-
-
-@dataclass(frozen=True)
-class _Remote:
-    stored: Mapping[str, Tensor]
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return part_of(self.stored, "network")
-
-    def state(self) -> Mapping[str, Tensor]:
-        return self.stored
 
 
 def _epochs(
@@ -111,28 +106,24 @@ class _Shared:
     """What rounds share, with its tensors as arrays: the workers of a node then read one copy of them."""
 
     training: Training
-    arrays: Mapping[str, tuple[Array, torch.dtype, tuple[int, ...]]]
+    data: Mapping[str, Array]
+    calibration: Mapping[str, Array]
 
     @classmethod
     def of(cls, training: Training) -> _Shared:
-        parts = {"": training.data, "calibration:": training.data.calibration}
-        values = {
-            f"{of}{name}": one for of, part in parts.items() if part is not None for name, one in vars(part).items()
-        }
-        tensors = {name: one.cpu().contiguous() for name, one in values.items() if isinstance(one, Tensor)}
-        arrays = {
-            name: (tensor.flatten().view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
-            for name, tensor in tensors.items()
-        }
-        empty = torch.empty(0)
-        return cls(replace(training, data=TrainingData(empty, empty)), arrays)
+        data, nothing = training.data, torch.empty(0)
+        calibration = {} if data.calibration is None else _arrays(data.calibration)
+        return cls(replace(training, data=TrainingData(nothing, nothing)), _arrays(data), calibration)
 
     def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
-        tensors = {
-            name: as_tensor(array, name, "train_rounds").view(dtype).view(shape)
-            for name, (array, dtype, shape) in self.arrays.items()
-        }
-        given = part_of(tensors, "calibration")
-        calibration = Part(**given) if given else None
-        data = TrainingData(tensors["hidden_states"], tensors["labels"], calibration, tensors.get("rows"))
+        calibration = Part(**_tensors(self.calibration)) if self.calibration else None
+        data = TrainingData(**_tensors(self.data), calibration=calibration)
         return replace(self.training, data=data).begin(number, state)
+
+
+def _arrays(part: TrainingData | Part) -> dict[str, Array]:
+    return {name: one.cpu().numpy() for name, one in vars(part).items() if isinstance(one, Tensor)}
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: as_tensor(array, name, "train_rounds") for name, array in arrays.items()}
