@@ -179,14 +179,14 @@ def test_small_additions_are_joined_and_large_ones_cut(shards, monkeypatch):
     problem = Problem()
     alone = problem.alone()
     spread = ShardedSupport.of(alone, first(shards, 3))
-    n_before = len(spread._state.placed)
+    n_before = len(spread._state.blocks)
     for row in range(64):
         for support in (alone, spread):
             support.add(problem.queries[row : row + 1], [row % 3], [0])
-    assert len(spread._state.placed) - n_before <= 7
+    assert len(spread._state.blocks) - n_before <= 7
     for support in (alone, spread):
         support.add(problem.queries, problem.asked, problem.asked)
-    assert max(map(len, spread._state.placed)) <= 97
+    assert max(map(len, spread._state.blocks)) <= 97
     problem.same(alone, spread)
 
 
