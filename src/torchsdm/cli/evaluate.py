@@ -89,8 +89,7 @@ def evaluate(
         beneath = {name: one.lines(evaluation.kinds[name]) for name, one in overviews.items()}
         click.echo(table.to_narrow_text(intervals=intervals, beneath=beneath))
     else:
-        writers: dict[str, Any] = {"text": table.to_text, "markdown": table.to_markdown, "latex": table.to_latex}
-        click.echo(writers[form](intervals=intervals))
+        click.echo(getattr(table, f"to_{form}")(intervals=intervals))
 
 
 @click.command()
