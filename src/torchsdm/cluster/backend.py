@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from torchsdm.errors import ClusterError, InvalidInputError, InvalidTypeError, import_extra
+from torchsdm.errors import ClusterError, InvalidInputError, InvalidTypeError, MissingExtraError
 from torchsdm.validation import check_positive
 
 AUTO = "auto"  #: the cluster of this machine, or a new one on it
@@ -64,7 +64,11 @@ def connect(address: str = AUTO) -> Any:
 def import_ray() -> Any:
     """Ray, which then sends no statistics of its use anywhere."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    return import_extra("ray", "ray", "A cluster")
+    try:
+        import ray
+    except ImportError as error:
+        raise MissingExtraError("ray", "ray", "A cluster") from error
+    return ray
 
 
 def _host_and_port(address: object) -> tuple[str, int]:
