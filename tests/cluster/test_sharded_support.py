@@ -179,14 +179,14 @@ def test_small_additions_are_joined_and_large_ones_cut(shards, monkeypatch):
     problem = Problem()
     alone = problem.alone()
     spread = ShardedSupport.of(alone, first(shards, 3))
-    n_before = len(spread._state.placed)
+    n_before = len(spread._state.blocks)
     for row in range(64):
         for support in (alone, spread):
             support.add(problem.queries[row : row + 1], [row % 3], [0])
-    assert len(spread._state.placed) - n_before <= 7
+    assert len(spread._state.blocks) - n_before <= 7
     for support in (alone, spread):
         support.add(problem.queries, problem.asked, problem.asked)
-    assert max(map(len, spread._state.placed)) <= 97
+    assert max(map(len, spread._state.blocks)) <= 97
     problem.same(alone, spread)
 
 
@@ -369,7 +369,7 @@ def test_a_live_model_through_its_log(twins, backend, shards):
             live.undo_all([5, 4], **ME)
             live.undo(live.undo(3, **ME).version, **ME)
         same_decisions(*(live.snapshot.saved.classifier for live in (alone, spread)))
-        rows = [one.block.source for one in spread.snapshot.saved.classifier.support_._state.placed]
+        rows = [one.source for one in spread.snapshot.saved.classifier.support_._state.blocks]
         assert {type(one).__name__ for one in rows} == {"StoredSupport", "HeldRows"}
     same_decisions(SDMClassifier.load(twins[0]), SDMClassifier.load(twins[1], backend=backend))
 

@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from torchsdm import __version__
 from torchsdm.application.answers import Row, answer_rows, example_row, with_rejected, write_rows
 from torchsdm.application.saved_model import Piece, PieceReader, Reading, SavedModel
-from torchsdm.cluster import RayBackend, device_type, map_in_order, portable
+from torchsdm.cluster import RayBackend, map_in_order, portable
 from torchsdm.data import BadRow, BadRows, Columns, Place
 from torchsdm.errors import CheckpointError, EmptyInputError, InvalidInputError
 from torchsdm.files import (
@@ -165,10 +164,10 @@ def _on_cluster(
     Unusable rows are noted, and the guard sees the answers, here and in order.
     """
     reader, pieces = reading.pieces()
-    kind = torch.device(saved.classifier.device or "cpu").type
+    device = saved.classifier.device
     if reader.texts is not None:
         sent = portable(reader.texts)
-        reader, kind = replace(reader, texts=sent), device_type(sent)
+        reader, device = replace(reader, texts=sent), sent.extractor.device
     paths = [path for path in sorted(saved.path.rglob("[!.]*")) if path.is_file()]
     files = {path.relative_to(saved.path).as_posix(): np.fromfile(path, dtype=np.uint8) for path in paths}
     classifier = saved.classifier
@@ -178,7 +177,7 @@ def _on_cluster(
     known = (kept.read(number) for number, _ in enumerate(islice(pieces, n_kept)) if kept is not None)
     is_empty = True
     with reading.source.errors():
-        for number, answered in enumerate(chain(known, map_in_order(backend, replica.load, pieces, device_type=kind))):
+        for number, answered in enumerate(chain(known, map_in_order(backend, replica.load, pieces, device=device))):
             if kept is not None and number >= n_kept:
                 kept.write(number, answered)
             if reading.bad is not None:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import click
 
-from torchsdm.cli._options import directory_option, json_option, say
+from torchsdm.cli import options
+from torchsdm.cli.options import say
 
 
 @click.command()
-@directory_option(help="Folder for the model, report and table.", default="demo")
+@options.output_directory(help="Folder for the model, report and table.", default="demo")
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="Seed of splits and initial weights.")
-@json_option
+@options.as_json
 def demo(output: Path, seed: int, as_json: bool) -> None:
     r"""Learn from film reviews, certify, then see what each rule admits of critics' one-line verdicts.
 

@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import json_option, say
+from torchsdm.cli import options
 from torchsdm.cli._words import trust_lines
+from torchsdm.cli.options import say
 
 
 @click.command()
@@ -18,7 +19,7 @@ from torchsdm.cli._words import trust_lines
     is_flag=True,
     help="Compile the loops for this machine, if they were installed without a compiler.",
 )
-@json_option
+@options.as_json
 def doctor(model: str | None, compiles: bool, as_json: bool) -> None:
     r"""Show what is installed and what is missing; check every file of a MODEL directory by its digest.
 

@@ -7,19 +7,8 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import (
-    column_options,
-    comparison_options,
-    cost_options,
-    directory_option,
-    file_option,
-    json_option,
-    language_model_options,
-    ray_option,
-    say,
-    strict_option,
-    warn_of_rejected,
-)
+from torchsdm.cli import options
+from torchsdm.cli.options import say, warn_of_rejected
 
 FORMATS = ("text", "markdown", "latex", "csv", "json")
 
@@ -35,15 +24,15 @@ FORMATS = ("text", "markdown", "latex", "csv", "json")
     multiple=True,
     help="Estimator, by name or part of it; can be repeated. Default: all.",
 )
-@comparison_options
-@strict_option
+@options.comparison
+@options.strict
 @click.option("--format", "form", type=click.Choice(FORMATS), default="text", help="How the table is printed.")
 @click.option("--intervals", is_flag=True, help="Also print 95 % intervals.")
 @click.option("--wide", is_flag=True, help="Print accuracy and share of every class and prediction, as in the paper.")
-@column_options
-@language_model_options
-@ray_option(help="Keep the support on a Ray cluster.")
-@json_option
+@options.columns
+@options.language_model
+@options.ray(help="Keep the support on a Ray cluster.")
+@options.as_json
 def evaluate(
     model: str,
     strict: bool,
@@ -100,22 +89,21 @@ def evaluate(
         beneath = {name: one.lines(evaluation.kinds[name]) for name, one in overviews.items()}
         click.echo(table.to_narrow_text(intervals=intervals, beneath=beneath))
     else:
-        writers: dict[str, Any] = {"text": table.to_text, "markdown": table.to_markdown, "latex": table.to_latex}
-        click.echo(writers[form](intervals=intervals))
+        click.echo(getattr(table, f"to_{form}")(intervals=intervals))
 
 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[NAME=]DATA...", nargs=-1, required=True)
-@file_option(help="The HTML file.", required=True)
+@options.output_file(help="The HTML file.", required=True)
 @click.option("--title", help="Default: the model's name.")
 @click.option("--no-texts", is_flag=True, help="Quote no texts, for data you must not share.")
-@cost_options(required=False)
-@comparison_options
-@strict_option
-@column_options
-@language_model_options
-@json_option
+@options.costs(required=False)
+@options.comparison
+@options.strict
+@options.columns
+@options.language_model
+@options.as_json
 def report(
     model: str,
     output: Path,
@@ -157,8 +145,8 @@ def report(
 
 @click.command()
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@directory_option(help="Folder for the export.", required=True)
-@json_option
+@options.output_directory(help="Folder for the export.", required=True)
+@options.as_json
 def export(model: Path, output: Path, as_json: bool) -> None:
     r"""Write a saved MODEL as a folder that decides on states with NumPy alone, without torch and torchsdm.
 

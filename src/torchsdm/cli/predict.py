@@ -9,18 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchsdm.cli._options import (
-    column_options,
-    file_option,
-    guard_option,
-    json_option,
-    language_model_options,
-    ray_option,
-    resumable,
-    say,
-    strict_option,
-    warn_of_rejected,
-)
+from torchsdm.cli import options
+from torchsdm.cli.options import resumable, say, warn_of_rejected
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import LANES, REJECTED
 from torchsdm.wording import guard_line, shortened
@@ -32,19 +22,19 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("sources", metavar="INPUT", nargs=-1, required=True)
-@file_option(
+@options.output_file(
     help="File for the decisions: .jsonl, .json, .csv, .tsv or .parquet. Default: standard output, as JSON lines."
 )
 @click.option("-k", "--exemplars", "k", default=3, help="Nearest training examples per decision.")
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
-@guard_option(help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
+@options.guard_file(help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
 @click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
-@strict_option
-@column_options
-@language_model_options
-@ray_option(help="Decide on a Ray cluster.")
+@options.strict
+@options.columns
+@options.language_model
+@options.ray(help="Decide on a Ray cluster.")
 @click.option("--shards", type=int, help="With --ray: spread MODEL's training examples over this many actors.")
-@json_option
+@options.as_json
 def predict(
     model: str,
     sources: tuple[str, ...],
@@ -151,9 +141,9 @@ _HEADING = 300  # characters to show of an input's text
     "-t", "--say", "texts", multiple=True, metavar="TEXT", help="Explain this text instead of INPUT; can be repeated."
 )
 @click.option("-n", "--first", type=int, metavar="N", help="Explain only the first N inputs.")
-@column_options
-@language_model_options
-@json_option
+@options.columns
+@options.language_model
+@options.as_json
 def explain(
     model: str,
     inputs: str | None,
@@ -189,7 +179,7 @@ def explain(
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--reset", "reason", metavar="REASON", help="Start again with an empty stream, and remember why.")
-@json_option
+@options.as_json
 def guard(file: Path, reason: str | None, as_json: bool) -> None:
     r"""Show the drift guard that sdm predict or sdm serve keeps in FILE, or reset it after an alarm.
 

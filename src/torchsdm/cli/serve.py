@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from torchsdm.cli._options import guard_option, language_model_options, ray_option
+from torchsdm.cli import options
 from torchsdm.errors import InvalidInputError
 
 TOKEN_VARIABLE = "TORCHSDM_TOKEN"
@@ -33,7 +33,7 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
 )
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
 @click.option("--watch", is_flag=True, help="Serve a new model as soon as one is saved to MODEL.")
-@guard_option(help="Save the drift guard to FILE on shutdown, when it is raised and when it is reset.")
+@options.guard_file(help="Save the drift guard to FILE on shutdown, when it is raised and when it is reset.")
 @click.option("--max-inputs", type=click.IntRange(1), default=256, help="Most inputs per request.")
 @click.option("--max-megabytes", type=click.IntRange(1), default=64, help="Largest body of a request.")
 @click.option(
@@ -44,8 +44,8 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
 @click.option(
     "--drain-seconds", type=click.FloatRange(0.1), default=30.0, help="Time to answer waiting requests on shutdown."
 )
-@language_model_options
-@ray_option(help="Keep the support on a Ray cluster.")
+@options.language_model
+@options.ray(help="Keep the support on a Ray cluster.")
 def serve(
     model: str,
     token_file: Path | None,
@@ -91,7 +91,7 @@ def _token(file: Path | None) -> str | None:
 @click.argument("model", metavar="MODEL")
 @click.option("--texts", is_flag=True, help="Quote the texts of training examples in explanations.")
 @click.option("--writable", is_flag=True, help="Let agents add examples to the support. Every change can be undone.")
-@language_model_options
+@options.language_model
 def mcp(model: str, texts: bool, writable: bool, language_model: dict[str, Any]) -> None:
     r"""Offer a saved MODEL to agents, as tools of the Model Context Protocol over standard input and output.
 

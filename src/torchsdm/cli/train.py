@@ -8,21 +8,9 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from torchsdm.cli._options import (
-    alpha_option,
-    asked_model_options,
-    column_options,
-    directory_option,
-    document_options,
-    extractor_of,
-    file_option,
-    json_option,
-    overwrite_option,
-    ray_option,
-    resumable,
-    say,
-)
+from torchsdm.cli import options
 from torchsdm.cli._words import admits, strength_lines, trust_lines
+from torchsdm.cli.options import extractor_of, resumable, say
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, POLICIES, PRESETS, SEGMENTS, TRAININGS, Columns
 from torchsdm.wording import percent
@@ -30,9 +18,9 @@ from torchsdm.wording import percent
 
 @click.command()
 @click.argument("data", metavar="DATA")
-@directory_option(help="Directory for the model.", required=True)
-@overwrite_option
-@alpha_option(
+@options.output_directory(help="Directory for the model.", required=True)
+@options.overwrite
+@options.alpha(
     several=True,
     help="Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.",
 )
@@ -122,10 +110,10 @@ from torchsdm.wording import percent
 @click.option(
     "--checkpoint", type=click.Path(path_type=Path), help="Folder for checkpoints. Default: next to the model."
 )
-@column_options
-@asked_model_options
-@ray_option(help="Extract hidden states, and train the rounds side by side, on a Ray cluster.")
-@json_option
+@options.columns
+@options.asked_model
+@options.ray(help="Extract hidden states, and train the rounds side by side, on a Ray cluster.")
+@options.as_json
 def train(data: str, output: Path, asked: dict[str, Any], as_json: bool, **settings: Any) -> None:
     r"""Train on labelled DATA and write a model directory.
 
@@ -163,13 +151,8 @@ def _trained(result: dict[str, Any]) -> str:
     )
     model = result["model"]
     following = f"Next: sdm predict {model} NEW -o decisions.jsonl, or sdm evaluate {model} TEST."
-    lines = [
-        done,
-        *strength_lines(result.get("strength")),
-        *trust_lines(result),
-        *([following] if admits(result) else []),
-    ]
-    return "\n".join(lines)
+    lines = [done, *strength_lines(result.get("strength")), *trust_lines(result)]
+    return "\n".join([*lines, following] if admits(result) else lines)
 
 
 def _class_weight(given: tuple[str, ...]) -> str | dict[str, float] | None:
@@ -196,9 +179,9 @@ def _layers(text: str | None) -> list[int] | None:
 
 @click.command()
 @click.argument("documents", metavar="DOCUMENTS")
-@directory_option(help="Directory for the hidden states.", required=True)
-@asked_model_options
-@document_options
+@options.output_directory(help="Directory for the hidden states.", required=True)
+@options.asked_model
+@options.text_columns
 @click.option(
     "--parts",
     callback=lambda _, __, parts: None if parts is None else parts.split(","),
@@ -223,19 +206,10 @@ def _layers(text: str | None) -> list[int] | None:
 @click.option("--dtype", type=click.Choice(["float32", "bfloat16", "float16"]), help="Default: depends on the device.")
 @click.option("--skip-problems", is_flag=True, help="Skip missing and empty documents instead of stopping.")
 @click.option("--drop-repeated", is_flag=True, help="Drop duplicate texts.")
-@ray_option(help="Extract on a Ray cluster.")
-@json_option
+@options.ray(help="Extract on a Ray cluster.")
+@options.as_json
 def embed(
-    documents: str,
-    output: Path,
-    asked: dict[str, Any],
-    columns: Columns,
-    skip_problems: bool,
-    drop_repeated: bool,
-    shard_size: int,
-    backend: str | None,
-    as_json: bool,
-    **settings: Any,
+    documents: str, output: Path, asked: dict[str, Any], columns: Columns, as_json: bool, **settings: Any
 ) -> None:
     r"""Write the hidden states of DOCUMENTS to a directory.
 
@@ -253,22 +227,14 @@ def embed(
         folder = begun_folder(output)
         return 0 if folder is None else folder.n_finished_rows
 
+    storing = {name: settings.pop(name) for name in ("skip_problems", "drop_repeated", "shard_size", "backend")}
     with resumable(n_kept, "document", output):
         extractor = extractor_of(**asked, **settings)
         if extractor is None:
             raise InvalidInputError("Name a language model: --language-model NAME.")
         from torchsdm.application import embed_documents
 
-        done = embed_documents(
-            extractor,
-            documents,
-            columns,
-            output,
-            skip_problems=skip_problems,
-            drop_repeated=drop_repeated,
-            shard_size=shard_size,
-            backend=backend,
-        )
+        done = embed_documents(extractor, documents, columns, output, **storing)
     problems = done.pop("problems")
     summary = {**done, "output": str(output)}
     say(summary, _extracted(summary, problems), as_json)
@@ -288,7 +254,7 @@ def _extracted(summary: dict[str, Any], problems: str | None) -> str:
 
 @click.command()
 @click.argument("data", metavar="DATA")
-@file_option(help="File for all rows, most contradicted first: .jsonl, .json, .csv, .tsv or .parquet.")
+@options.output_file(help="File for all rows, most contradicted first: .jsonl, .json, .csv, .tsv or .parquet.")
 @click.option("-n", "--top", type=click.IntRange(min=1), default=20, help="Rows to print.")
 @click.option("-k", "--k", "n_neighbors", type=click.IntRange(min=1), default=20, help="Neighbours that vote.")
 @click.option(
@@ -299,9 +265,9 @@ def _extracted(summary: dict[str, Any], problems: str | None) -> str:
     help="Folds; each is judged by a model fitted on the others.",
 )
 @click.option("--seed", "random_state", type=int, default=0, help="The same seed gives the same list.")
-@column_options
-@asked_model_options
-@json_option
+@options.columns
+@options.asked_model
+@options.as_json
 def audit(
     data: str,
     output: Path | None,

@@ -7,17 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from torchsdm.cli._options import (
-    alpha_option,
-    column_options,
-    cost_options,
-    json_option,
-    language_model_options,
-    say,
-    signature_options,
-    writing_options,
-)
+from torchsdm.cli import options
 from torchsdm.cli._words import change_lines, trust_lines
+from torchsdm.cli.options import say
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, CONTROLS, POLICIES
 from torchsdm.wording import counted
@@ -43,10 +35,10 @@ if TYPE_CHECKING:
 @click.option("--recalibrate/--no-recalibrate", default=True, help="Recompute the region afterwards.")
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
 @click.option("--force", is_flag=True, help="Write even if less than half as much would be admitted.")
-@writing_options
-@column_options
-@language_model_options
-@json_option
+@options.writing
+@options.columns
+@options.language_model
+@options.as_json
 def update(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Add, remove or relabel examples of a saved MODEL, without training.
 
@@ -76,14 +68,14 @@ def update(model: str, language_model: dict[str, Any], as_json: bool, **asked: A
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@alpha_option(
+@options.alpha(
     several=True,
     help="Target accuracy of admitted inputs; can be repeated. With CLASS=, for one class; then name every class.",
 )
 @click.option("--min-class-count", type=int, help="Calibration points per class that a region needs.")
 @click.option("--policy", type=click.Choice(POLICIES), help="Change which lanes are admitted.")
-@writing_options
-@json_option
+@options.writing
+@options.as_json
 def recalibrate(model: str, as_json: bool, **asked: Any) -> None:
     r"""Recompute the region of a saved MODEL: for a different alpha, or after updates.
 
@@ -104,17 +96,17 @@ def recalibrate(model: str, as_json: bool, **asked: Any) -> None:
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
-@alpha_option(
+@options.alpha(
     help="Accuracy to guarantee. With CLASS=, for one class; then name every class. Default: as last certified."
 )
 @click.option("--delta", type=float, help="Probability with which the guarantee may fail. Default: as in training.")
 @click.option(
     "--control", type=click.Choice([*CONTROLS, AUTO]), help="What the guarantee covers. Default: as in training."
 )
-@writing_options
-@column_options
-@language_model_options
-@json_option
+@options.writing
+@options.columns
+@options.language_model
+@options.as_json
 def certify(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Certify a saved MODEL again, with new labelled DATA that nothing else has seen.
 
@@ -166,12 +158,12 @@ _FINE = 0.895  # from here on every alpha has a line in the table; below, every 
 @click.command()
 @click.argument("model", metavar="MODEL")
 @click.argument("data", metavar="[DATA]", required=False)
-@cost_options(required=True)
+@options.costs(required=True)
 @click.option("--dry-run", is_flag=True, help="Only print: certify nothing and write nothing.")
-@writing_options
-@column_options
-@language_model_options
-@json_option
+@options.writing
+@options.columns
+@options.language_model
+@options.as_json
 def choose(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
     r"""Choose alpha for a saved MODEL by what a wrong answer and a review cost, and certify it.
 
@@ -218,7 +210,7 @@ def _verdict(result: dict[str, Any], dry_run: bool) -> list[str]:
 
 @click.command()
 @click.argument("model", metavar="MODEL", type=click.Path(path_type=Path))
-@json_option
+@options.as_json
 def log(model: Path, as_json: bool) -> None:
     r"""List the changes of a saved MODEL: version, when, who, what and why.
 
@@ -237,8 +229,8 @@ def log(model: Path, as_json: bool) -> None:
 @click.argument("model", metavar="MODEL")
 @click.argument("versions", metavar="VERSION...", type=int, nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Say what would change, and write nothing.")
-@signature_options
-@json_option
+@options.signature
+@options.as_json
 def undo(model: str, versions: tuple[int, ...], dry_run: bool, who: str, why: str, as_json: bool) -> None:
     r"""Undo the last changes of a saved MODEL by their version, as sdm log lists them; or undo an undo.
 
@@ -271,8 +263,8 @@ def undo(model: str, versions: tuple[int, ...], dry_run: bool, who: str, why: st
 
 @click.command()
 @click.argument("model", metavar="MODEL")
-@signature_options
-@json_option
+@options.signature
+@options.as_json
 def compact(model: str, who: str, why: str, as_json: bool) -> None:
     r"""Save a MODEL with its changes included, so that it opens faster and drops what was removed.
 

@@ -9,15 +9,14 @@
 Ray belongs to the extra ``ray``: nothing of it is imported before something connects.
 """
 
-from torchsdm.cluster.backend import AUTO, Backend, RayBackend, as_backend, connect
+from torchsdm.cluster.backend import Backend, RayBackend, as_backend, connect
 from torchsdm.cluster.blocks import StoredSupport
-from torchsdm.cluster.replicas import device_type, extract_on, map_in_order, portable
+from torchsdm.cluster.replicas import extract_on, map_in_order, portable
 from torchsdm.cluster.shards import Shards
 from torchsdm.cluster.support import ShardedSupport, spread_on
 from torchsdm.cluster.training import run_rounds
 
 __all__ = [
-    "AUTO",
     "Backend",
     "RayBackend",
     "ShardedSupport",
@@ -25,7 +24,6 @@ __all__ = [
     "StoredSupport",
     "as_backend",
     "connect",
-    "device_type",
     "extract_on",
     "map_in_order",
     "portable",

@@ -172,9 +172,9 @@ Backend: TypeAlias = "str | RayBackend | None"
 """What ``backend=`` takes: None for this process, an address, or how to use a cluster."""
 
 
-def as_backend(backend: str | RayBackend, caller: str) -> RayBackend:
-    """The value of ``backend=`` that is not None, checked."""
-    if not isinstance(backend, str | RayBackend):
+def as_backend(backend: Backend, caller: str) -> RayBackend | None:
+    """The value of ``backend=``, checked."""
+    if not isinstance(backend, str | RayBackend | None):
         raise InvalidTypeError(
             f"'backend' of {caller} must be None, 'auto', HOST:PORT or a RayBackend. Got {type(backend).__name__}."
         )

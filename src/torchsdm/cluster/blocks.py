@@ -6,9 +6,8 @@ So whoever has the name can read the points, on any node and after any loss, and
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -44,8 +43,7 @@ class StoredSupport:
 class HeldRows:
     """Rows that this process made and put into the object store, from which they are read without a copy."""
 
-    reference: Any = field(compare=False)
-    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+    reference: Any
 
     @classmethod
     def of(cls, **tensors: Tensor) -> HeldRows:
@@ -68,6 +66,10 @@ class Block:
     source: StoredRows
     first: int
     stop: int
+    shard: int = 0
+    """Which shard has it."""
+    is_added: bool = False
+    """Whether it came after the support was spread; such blocks are joined while they are small."""
     removed: tuple[int, ...] = ()
     """Rows of the source that are no longer there, sorted."""
     relabelled: tuple[tuple[int, int], ...] = ()

@@ -35,17 +35,14 @@ def map_in_order(
     make: Callable[[], Callable[[Piece], Answer]],
     pieces: Iterable[Piece],
     *,
-    device_type: str = "cpu",
+    device: str | None = None,
 ) -> Iterator[Answer]:
     """The answer to every piece, in order; they are read only as far ahead as replicas can use them.
 
-    ``make`` makes what answers a piece: once per replica, with the threads of the backend; it is sent to a node once.
+    ``make`` makes what answers a piece, on a ``device``: once per replica, with the threads of the backend; it is sent
+    to a node once.
     """
-    pool = _Pool(backend, make, device_type)
-    try:
-        yield from pool.answers(pieces)
-    finally:
-        pool.end()
+    yield from _Pool(backend, make, device).answers(pieces)
 
 
 class _Replica:
@@ -63,15 +60,15 @@ class _Replica:
 
 
 class _Pool:
-    def __init__(self, backend: RayBackend, make: Callable[[], Callable[[Any], Any]], device_type: str) -> None:
+    def __init__(self, backend: RayBackend, make: Callable[[], Callable[[Any], Any]], device: str | None) -> None:
         self._ray = backend.connect()
-        options = backend.worker_options(device_type)
+        options = backend.worker_options(torch.device(device or "cpu").type)
         self._most = backend.n_workers(options)
         self._actor = self._ray.remote(**options)(_Replica)
         self._made, self._threads = self._ray.put(make), backend.n_threads
-        self._load: dict[Any, int] = {}  # pieces in flight of each replica that is there
-        self._starting: dict[Any, Any] = {}  # replicas by what they answer when they are there
-        self._asked: dict[Any, tuple[int, Any, Any]] = {}  # (number, piece, replica) by reference
+        self._load: dict[Any, int] = {}  # pieces in flight of each replica; one that is starting takes no more
+        # (number, piece, replica) by reference; without number and piece: what a replica answers when it is there
+        self._asked: dict[Any, tuple[int | None, Any, Any]] = {}
         self._n_losses: dict[int | None, int] = {}  # by the number of the piece; None: of replicas that were starting
 
     def answers(self, pieces: Iterable[Any]) -> Iterator[Any]:
@@ -79,26 +76,31 @@ class _Pool:
         waiting: list[tuple[int, Any]] = []  # a heap of the pieces to ask, read just now or lost
         done: dict[int, Any] = {}  # answers that wait for an earlier one
         n_read = n_given = 0
-        while True:
-            for piece in islice(unread, self._most * (_IN_FLIGHT + _AHEAD) - (n_read - n_given)):
-                heapq.heappush(waiting, piece)
-                n_read += 1
-            if not waiting and not self._asked:
-                return
-            self._start(len(self._asked) + len(waiting))
-            while waiting and any(n < _IN_FLIGHT for n in self._load.values()):
-                self._ask(*heapq.heappop(waiting))
-            for lost in self._wait(done):
-                heapq.heappush(waiting, lost)
-            while n_given in done:
-                yield done.pop(n_given)
-                n_given += 1
+        try:
+            while True:
+                for piece in islice(unread, self._most * (_IN_FLIGHT + _AHEAD) - (n_read - n_given)):
+                    heapq.heappush(waiting, piece)
+                    n_read += 1
+                if n_given == n_read:
+                    return
+                self._start(n_read - n_given - len(done))
+                while waiting and any(n < _IN_FLIGHT for n in self._load.values()):
+                    self._ask(*heapq.heappop(waiting))
+                for lost in self._wait(done):
+                    heapq.heappush(waiting, lost)
+                while n_given in done:
+                    yield done.pop(n_given)
+                    n_given += 1
+        finally:
+            for replica in self._load:
+                self._ray.kill(replica)
 
     def _start(self, wanted: int) -> None:
         """Start replicas until there are as many as have work, at most as many as there is room for."""
-        while len(self._load) + len(self._starting) < min(wanted, self._most):
+        while len(self._load) < min(wanted, self._most):
             replica = self._actor.remote(self._made, self._threads)
-            self._starting[replica.begin.remote()] = replica
+            self._load[replica] = _IN_FLIGHT
+            self._asked[replica.begin.remote()] = (None, None, replica)
 
     def _ask(self, number: int, piece: Any) -> None:
         replica = min(self._load, key=lambda one: self._load[one])
@@ -107,10 +109,10 @@ class _Pool:
 
     def _wait(self, done: dict[int, Any]) -> list[tuple[int, Any]]:
         """Wait for something to happen; the pieces that have to be asked again."""
-        ready, _ = self._ray.wait([*self._asked, *self._starting], num_returns=1)
+        ready, _ = self._ray.wait([*self._asked], num_returns=1)
         lost: list[tuple[int, Any]] = []
         for reference in ready:
-            number, piece, replica = self._asked.pop(reference, (None, None, self._starting.pop(reference, None)))
+            number, piece, replica = self._asked.pop(reference)
             try:
                 answer = answer_of(self._ray, reference)
             except Lost as error:
@@ -130,19 +132,16 @@ class _Pool:
                 self._load[replica] -= 1
         return lost
 
-    def end(self) -> None:
-        for replica in [*self._load, *self._starting.values()]:
-            self._ray.kill(replica)
-
 
 def extract_on(backend: Backend, caller: str) -> Elsewhere | None:
     """Who extracts blocks in place of this process on a backend; None for this process."""
-    return None if backend is None else partial(_extract, as_backend(backend, caller))
+    cluster = as_backend(backend, caller)
+    return None if cluster is None else partial(_extract, cluster)
 
 
 def _extract(backend: RayBackend, reader: BlockReader, blocks: NumberedBlocks) -> Iterator[tuple[int, ExtractedStates]]:
     sent = portable(reader)
-    return map_in_order(backend, partial(_reading, sent), blocks, device_type=device_type(sent))
+    return map_in_order(backend, partial(_reading, sent), blocks, device=sent.extractor.device)
 
 
 def portable(reader: BlockReader) -> BlockReader:
@@ -156,11 +155,6 @@ def portable(reader: BlockReader) -> BlockReader:
     model = str(extractor.model)
     place = str(Path(model).resolve()) if Path(model).exists() else model  # a node works in another directory
     return replace(reader, extractor=clone(extractor).set_params(model=place))
-
-
-def device_type(reader: BlockReader) -> str:
-    """The kind of device that the language model runs on."""
-    return torch.device(reader.extractor.device or "cpu").type
 
 
 def _reading(

@@ -8,9 +8,9 @@ counts its matches before the first non-match of all.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from typing import Any
 
 import numpy as np
@@ -29,51 +29,37 @@ _ROWS_ALONE = 1 << 13  # queries of a batch that one shard answers in one call
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A block, and the shard that has it."""
-
-    shard: int
-    block: Block
-    is_added: bool = False  # whether it came after the support was spread; such blocks are joined while they are small
-
-    def __len__(self) -> int:
-        return len(self.block)
-
-
-@dataclass(frozen=True)
 class State:
     """One state of a support, which never changes."""
 
     shards: Shards
     centre: Tensor
-    placed: tuple[Placed, ...]
+    blocks: tuple[Block, ...]
     earlier: Mapping[int, tuple[Recipe, StateName]] = field(default_factory=dict)
     """What the shards know of the state before it."""
 
     @cached_property
     def starts(self) -> list[int]:
         """The support index of each block's first point; then the number of all points."""
-        return list(accumulate(map(len, self.placed), initial=0))
+        return list(accumulate(map(len, self.blocks), initial=0))
 
     @cached_property
     def marks(self) -> tuple[Tensor, ...]:
         """Labels and predictions (S,)."""
-        marks = [one.block.marks() for one in self.placed]
+        marks = [one.marks() for one in self.blocks]
         return tuple(torch.cat(values).to(torch.int64) for values in zip(*marks, strict=True))
 
     @cached_property
     def known(self) -> dict[int, tuple[Recipe, StateName]]:
         """The recipe and name of this state for each shard that has points."""
         found = {}
-        for shard in sorted({one.shard for one in self.placed}):
-            mine = (
-                (start, one.block) for start, one in zip(self.starts, self.placed, strict=False) if one.shard == shard
-            )
-            blocks, before = tuple(mine), self.earlier.get(shard)
-            if before is not None and before[0].blocks == blocks:
+        for shard in sorted({one.shard for one in self.blocks}):
+            placed = zip(self.starts, self.blocks, strict=False)
+            recipe = Recipe(self.centre.numpy(), tuple((start, one) for start, one in placed if one.shard == shard))
+            before = self.earlier.get(shard)
+            if before is not None and before[0].blocks == recipe.blocks:
                 found[shard] = before
             else:
-                recipe = Recipe(self.centre.numpy(), blocks)
                 found[shard] = recipe, self.shards.named(shard, recipe)
         return found
 
@@ -90,13 +76,13 @@ class State:
     def sizes(self) -> list[int]:
         """The points of each shard."""
         sizes = [0] * len(self.shards)
-        for one in self.placed:
+        for one in self.blocks:
             sizes[one.shard] += len(one)
         return sizes
 
-    def changed(self, placed: Iterable[Placed]) -> State:
+    def changed(self, blocks: Iterable[Block]) -> State:
         """Another state, made from this one."""
-        return State(self.shards, self.centre, tuple(placed), self.__dict__.get("known", self.earlier))
+        return State(self.shards, self.centre, tuple(blocks), self.__dict__.get("known", self.earlier))
 
 
 class ShardedSupport(Support):
@@ -120,16 +106,15 @@ class ShardedSupport(Support):
     @classmethod
     def of(cls, support: Support, shards: Shards, stored: StoredRows | None = None) -> ShardedSupport:
         """Spread the points of a support over shards; ``stored`` says where the shards can read them themselves."""
-        placed = []
+        blocks = []
         for shard, share in enumerate(even_parts(0, len(support), len(shards))):
             for first, stop in stretches(*share):
                 if stored is None:
                     rows = {name: getattr(support, name)[first:stop] for name in _ROWS}
-                    block = Block(HeldRows.of(**rows), 0, stop - first)
+                    blocks.append(Block(HeldRows.of(**rows), 0, stop - first, shard))
                 else:
-                    block = Block(stored, first, stop)
-                placed.append(Placed(shard, block))
-        spread = cls(State(shards, support.centre.cpu(), tuple(placed)), support.dtype)
+                    blocks.append(Block(stored, first, stop, shard))
+        spread = cls(State(shards, support.centre.cpu(), tuple(blocks)), support.dtype)
         spread._ids = support._ids
         return spread
 
@@ -147,7 +132,7 @@ class ShardedSupport(Support):
     @property
     def exemplars(self) -> Tensor:
         """The exemplars (S, M), all brought here."""
-        return torch.cat([one.block.points() for one in self._state.placed])
+        return torch.cat([one.points() for one in self._state.blocks])
 
     @property
     def labels(self) -> Tensor:
@@ -162,7 +147,7 @@ class ShardedSupport(Support):
     @property
     def squared_norms(self) -> Tensor:
         """Each exemplar's squared distance from the centre (S,)."""
-        return torch.cat([one.block.centred(self.centre).squared_norms for one in self._state.placed])
+        return torch.cat([one.centred(self.centre).squared_norms for one in self._state.blocks])
 
     @property
     def centre(self) -> Tensor:
@@ -196,9 +181,9 @@ class ShardedSupport(Support):
             yield Batch(queries[rows].numpy(), predictions[rows].numpy(), own, k)
 
     def _own_batches(self) -> Iterator[Batch]:
-        for start, one in zip(self._state.starts, self._state.placed, strict=False):
+        for start, one in zip(self._state.starts, self._state.blocks, strict=False):
             own = torch.arange(start, start + len(one))
-            yield from self._batches(one.block.points(), one.block.marks()[1].to(torch.int64), own, 0)
+            yield from self._batches(one.points(), one.marks()[1].to(torch.int64), own, 0)
 
     def _answers(self, batches: Iterable[Batch], *, counts: bool = True) -> Iterator[Match]:
         """The answers to batches, in their order; without ``counts``, only what comes first is asked for.
@@ -236,18 +221,14 @@ class ShardedSupport(Support):
             self._extend(Block(rows, *stretch))
 
     def _extend(self, new: Block) -> None:
-        placed = self._state.placed
-        last = placed[-1].shard
-        n_closed = len(placed)
-        while n_closed and placed[n_closed - 1].is_added and placed[n_closed - 1].shard == last:
-            n_closed -= 1
-        small = [one.block for one in placed[n_closed:]]
+        blocks, last = self._state.blocks, self._state.blocks[-1].shard
+        small = [*takewhile(lambda one: one.is_added and one.shard == last, reversed(blocks))][::-1]
         if small and sum(map(len, small)) + len(new) <= BLOCK_ROWS:
-            tail = [Placed(last, block, is_added=True) for block in with_part(small, new, joined)]
-            self._state = self._state.changed([*placed[:n_closed], *tail])
+            tail = [replace(block, shard=last, is_added=True) for block in with_part(small, new, joined)]
+            self._state = self._state.changed([*blocks[: -len(small)], *tail])
         else:
             sizes = self._state.sizes()
-            self._state = self._state.changed([*placed, Placed(sizes.index(min(sizes)), new, is_added=True)])
+            self._state = self._state.changed([*blocks, replace(new, shard=sizes.index(min(sizes)), is_added=True)])
 
     def _remove(self, indices: Tensor) -> None:
         self._replace({at: block.without(positions) for at, block, positions, _ in self._located(indices)})
@@ -266,16 +247,16 @@ class ShardedSupport(Support):
         numbers = np.searchsorted(starts, indices.numpy(), side="right") - 1
         for at in np.unique(numbers):
             rows = np.flatnonzero(numbers == at)
-            yield int(at), self._state.placed[at].block, indices.numpy()[rows] - starts[at], rows
+            yield int(at), self._state.blocks[at], indices.numpy()[rows] - starts[at], rows
 
     def _replace(self, new: Mapping[int, Block]) -> None:
-        placed = [Placed(one.shard, new.get(at, one.block), one.is_added) for at, one in enumerate(self._state.placed)]
-        self._state = self._state.changed(one for one in placed if len(one))
+        blocks = (new.get(at, one) for at, one in enumerate(self._state.blocks))
+        self._state = self._state.changed(one for one in blocks if len(one))
 
 
 def spread_on(backend: Backend, caller: str) -> Spread | None:
     """How training puts the support of a round on a backend; None if it stays in the process that trains the round."""
-    cluster = None if backend is None else as_backend(backend, caller)
+    cluster = as_backend(backend, caller)
     if cluster is None or not cluster.spread_training:
         return None
     shards = Shards.of(cluster)  # which stay from one epoch to the next

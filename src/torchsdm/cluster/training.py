@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from torchsdm.cluster.backend import Backend, Lost, RayBackend, answer_of, as_backend, check_losses
-from torchsdm.training import Callback, Learner, Part, Round, Run, RunningRound, Training, TrainingData, part_of
+from torchsdm.training import Callback, Learner, Part, Round, Run, RunningRound, Training, TrainingData
 from torchsdm.validation import Array, as_tensor
 
 # Ray must not begin a lost task again: it knows only the first state. A task waits until we have taken its last epoch.
@@ -25,7 +25,7 @@ _STREAMING = {"num_returns": "streaming", "max_retries": 0, "_generator_backpres
 
 def run_rounds(backend: Backend, caller: str) -> Run | None:
     """How ``train_rounds`` runs the rounds on a backend; None for this process."""
-    cluster = None if backend is None else as_backend(backend, caller)
+    cluster = as_backend(backend, caller)
     return None if cluster is None or cluster.spread_training else partial(train_side_by_side, cluster)
 
 
@@ -100,28 +100,24 @@ class _Shared:
     """What rounds share, with its tensors as arrays: the workers of a node then read one copy of them."""
 
     training: Training
-    arrays: Mapping[str, tuple[Array, torch.dtype, tuple[int, ...]]]
+    data: Mapping[str, Array]
+    calibration: Mapping[str, Array]
 
     @classmethod
     def of(cls, training: Training) -> _Shared:
-        parts = {"": training.data, "calibration:": training.data.calibration}
-        values = {
-            f"{of}{name}": one for of, part in parts.items() if part is not None for name, one in vars(part).items()
-        }
-        tensors = {name: one.cpu().contiguous() for name, one in values.items() if isinstance(one, Tensor)}
-        arrays = {
-            name: (tensor.flatten().view(torch.uint8).numpy(), tensor.dtype, tuple(tensor.shape))
-            for name, tensor in tensors.items()
-        }
-        empty = torch.empty(0)
-        return cls(replace(training, data=TrainingData(empty, empty)), arrays)
+        data, nothing = training.data, torch.empty(0)
+        calibration = {} if data.calibration is None else _arrays(data.calibration)
+        return cls(replace(training, data=TrainingData(nothing, nothing)), _arrays(data), calibration)
 
     def resume(self, number: int, state: Mapping[str, Tensor]) -> Learner:
-        tensors = {
-            name: as_tensor(array, name, "train_rounds").view(dtype).view(shape)
-            for name, (array, dtype, shape) in self.arrays.items()
-        }
-        given = part_of(tensors, "calibration")
-        calibration = Part(**given) if given else None
-        data = TrainingData(tensors["hidden_states"], tensors["labels"], calibration, tensors.get("rows"))
+        calibration = Part(**_tensors(self.calibration)) if self.calibration else None
+        data = TrainingData(**_tensors(self.data), calibration=calibration)
         return replace(self.training, data=data).begin(number, state)
+
+
+def _arrays(part: TrainingData | Part) -> dict[str, Array]:
+    return {name: one.cpu().numpy() for name, one in vars(part).items() if isinstance(one, Tensor)}
+
+
+def _tensors(arrays: Mapping[str, Array]) -> dict[str, Tensor]:
+    return {name: as_tensor(array, name, "train_rounds") for name, array in arrays.items()}

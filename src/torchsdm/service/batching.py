@@ -16,9 +16,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-Answer = Callable[[Sequence[Any]], Sequence[Any]]
+Result = TypeVar("Result")
 
 _MEMORY = 0.8  # of the running mean of times, for each further batch
 # Shares of the time that the last batch took:
@@ -56,7 +56,7 @@ class _Waiting:
         return self.weight == math.inf
 
 
-async def result_of(future: Future[Any]) -> Any:
+async def result_of(future: Future[Result]) -> Result:
     """The result of a future of another thread, for a coroutine; a coroutine that is cancelled cancels it."""
     try:
         return await asyncio.wrap_future(future)
@@ -72,7 +72,7 @@ class Worker:
     ``answer`` returns as many answers as it is given questions; one that is an exception is raised to its client.
     """
 
-    def __init__(self, answer: Answer, max_waiting: int) -> None:
+    def __init__(self, answer: Callable[[Sequence[Any]], Sequence[Any]], max_waiting: int) -> None:
         self._answer, self._max_waiting = answer, max_waiting
         self._waiting: deque[_Waiting] = deque()
         self._changed = threading.Condition()
@@ -88,7 +88,7 @@ class Worker:
         """Queue a question; a batch has questions of a total weight of at most 1, or a single one."""
         return self._add(_Waiting(question, weight))
 
-    def call(self, function: Callable[[], Any]) -> Future[Any]:
+    def call(self, function: Callable[[], Result]) -> Future[Result]:
         """Queue a function for the worker to call, by itself, when the questions before it are answered."""
         return self._add(_Waiting(function, math.inf))
 
@@ -158,9 +158,8 @@ class Worker:
         seconds = end - start
         if not batch[0].is_call:
             self._n_expected, self._batch_end, self._batch_seconds = len(batch) + self.n_waiting, end, seconds
-            self._mean_seconds = (
-                _MEMORY * self._mean_seconds + (1 - _MEMORY) * seconds if self._mean_seconds else seconds
-            )
+            before = self._mean_seconds or seconds
+            self._mean_seconds = _MEMORY * before + (1 - _MEMORY) * seconds
         for one, answer in zip(batch, answers, strict=True):
             if isinstance(answer, BaseException):
                 one.future.set_exception(answer)

@@ -9,6 +9,7 @@ import json
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
@@ -66,10 +67,8 @@ def examples(served: Served) -> dict[str, dict[str, Any]]:
     """Bodies that can be posted, by path, each under a name. In their order they are a story."""
     classifier = served.saved.classifier
     shape = [*(1,) * (classifier.input_ndim_ - 1), classifier.n_features_in_]
-    state: Any = [0.0] * shape[-1]
-    for _ in shape[1:-1]:
-        state = [state]
-    inputs: dict[str, Any] = {"texts": ["A film to remember."]} if served.reads_texts else {"hidden_states": [state]}
+    states = np.zeros(shape).tolist()
+    inputs: dict[str, Any] = {"texts": ["A film to remember."]} if served.reads_texts else {"hidden_states": states}
     tensor = {"shape": [1], "datatype": "BYTES"} if served.reads_texts else {"shape": shape, "datatype": "FP32"}
     if served.asks_for_answers:
         inputs["answers"] = ["Yes"]

@@ -41,14 +41,13 @@ class Metrics:
         self.queue = gauge("torchsdm_queue_length", "Requests waiting.")
         self.version = gauge("torchsdm_support_version", "Version of the support in use.")
         self.reloads = counter("torchsdm_reloads", "Models that replaced another while serving.")
-        guard = {
-            "log_martingale": ("torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold."),
-            "log_threshold": ("torchsdm_guard_log_threshold", "Where the guard is raised."),
-            "raised": ("torchsdm_guard_raised", "1 from the alarm until a reset."),
-            "n_seen": ("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
+        self._guard = {
+            "log_martingale": gauge("torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold."),
+            "log_threshold": gauge("torchsdm_guard_log_threshold", "Where the guard is raised."),
+            "raised": gauge("torchsdm_guard_raised", "1 from the alarm until a reset."),
+            "n_seen": gauge("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
         self.recent = Recent()
-        self._guard = {field: gauge(*described) for field, described in guard.items()}
 
     def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """Count decisions that were given out."""

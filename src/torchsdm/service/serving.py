@@ -151,7 +151,7 @@ class Serving:
     async def ask(self, request: AnswerRequest, http: Request) -> tuple[int, list[Row]]:
         """The version that answers, and a row for each input; a client that leaves before takes its request along."""
         self._check_size(len(request))
-        future = self.worker.ask(request, self._weight(request))
+        future: Future[tuple[int, list[Row]]] = self.worker.ask(request, self._weight(request))
         http.state.abandon = future.cancel  # for the server
         try:
             return await result_of(future)
@@ -197,24 +197,22 @@ class Serving:
             make = partial(self.live.undo_all, undone)
         else:
             make = partial(self.live.make, await self._read_changes(changes))
-        made = await self._result(lambda: self._submit(partial(make, who=who, why=why, key=key), is_change=True))
+        made = await self._result(self._submit, partial(self._changed, partial(make, who=who, why=why, key=key)))
         return {"version": made[-1].version, "changes": [change.to_dict() for change in made]}
 
     async def preview(self, changes: Sequence[Mapping[str, Any]]) -> tuple[int, tuple[dict[str, Any], dict[str, Any]]]:
         """The version that changes were tried on, and the model's standing before and after them."""
         requests = await self._read_changes(changes)
-        return await self._result(
-            lambda: self._submit(lambda: (self.live.snapshot.version, self.live.preview(requests)))
-        )
+        return await self._result(self._submit, lambda: (self.live.snapshot.version, self.live.preview(requests)))
 
     async def reload(self) -> bool:
         """Serve what another process wrote into the model's directory: changes, or another model."""
-        return await self._result(lambda: self._submit(self.live.refresh, is_change=True))
+        return await self._result(self._submit, partial(self._changed, self.live.refresh))
 
     async def _read_changes(self, changes: Sequence[Mapping[str, Any]]) -> list[Any]:
         """Changes from plain values; their texts are read by the worker, who has the language model."""
         self._check_size(sum(len(change.get("labels") or change.get("ids") or ()) for change in changes))
-        return await self._result(lambda: self.worker.call(lambda: change_requests(self.served.saved, changes)))
+        return await self._result(self.worker.call, lambda: change_requests(self.served.saved, changes))
 
     def _take_over(self) -> None:
         """Have the worker answer with the newest snapshot. The old one answers until the new one has decided once."""
@@ -255,7 +253,7 @@ class Serving:
 
     async def guard(self) -> dict[str, Any]:
         """The version that answers, and the status of its guard; None for an ensemble."""
-        return await self._result(lambda: self.worker.call(self._guard_state))
+        return await self._result(self.worker.call, self._guard_state)
 
     async def reset_guard(self, reason: str, *, who: str, key: str | None) -> dict[str, Any]:
         """Restart the guard's stream; the log of changes has it first."""
@@ -280,7 +278,7 @@ class Serving:
             self._take_over()
             return self.between_batches(reset)
 
-        return await self._result(lambda: self._submit(write))
+        return await self._result(self._submit, write)
 
     def _guard_state(self) -> dict[str, Any]:
         guard = self.served.guard
@@ -334,34 +332,35 @@ class Serving:
 
     # ---------------------------------------------------------------- threads
 
-    def _submit(self, function: Callable[[], Result], *, is_change: bool = False) -> Future[Result]:
-        """Have the writer call a function when it has done what came before; the worker then answers with a change."""
-
-        def call() -> Result:
-            result = function()
-            if is_change:
-                self._take_over()
-            return result
-
+    def _submit(self, function: Callable[[], Result]) -> Future[Result]:
+        """Have the writer call a function when it has done what came before."""
         if self._is_closing.is_set():
             raise Closed
-        return self._writer.submit(call)
+        return self._writer.submit(function)
 
-    def write(self, function: Callable[[], Result]) -> Result:
-        """Have the writer call a function that changes the model, and the worker take over; for other threads."""
-        return self._submit(function, is_change=True).result()
+    def _changed(self, change: Callable[[], Result]) -> Result:
+        """Make a change, with which the worker then answers; the writer calls this."""
+        result = change()
+        self._take_over()
+        return result
+
+    def write(self, change: Callable[[], Result]) -> Result:
+        """Have the writer make a change of the model, and the worker take over; for other threads."""
+        return self._submit(partial(self._changed, change)).result()
 
     def between_batches(self, function: Callable[[], Result]) -> Result:
         """Have the worker call a function, when it has answered what came before; for other threads."""
         return self.worker.call(function).result()
 
-    async def _result(self, submit: Callable[[], Future[Result]]) -> Result:
-        """What another thread is asked for, for routes; no more calls wait than questions may."""
+    async def _result(
+        self, submit: Callable[[Callable[[], Result]], Future[Result]], function: Callable[[], Result]
+    ) -> Result:
+        """What a function gives that another thread calls, for routes; no more calls wait than questions may."""
         if self._n_calls >= self.settings.max_waiting:
             raise QueueFull(1)
         self._n_calls += 1
         try:
-            return await result_of(submit())
+            return await result_of(submit(function))
         finally:
             self._n_calls -= 1
 

@@ -39,7 +39,7 @@ def here(monkeypatch):
     """Blocks of eight rows, answered by this process; the numbers of those that were are kept."""
     answered = []
 
-    def in_order(backend, make, pieces, *, device_type="cpu"):
+    def in_order(backend, make, pieces, *, device=None):
         answer = make()
         for piece in pieces:
             answered.append(piece.numbers)

@@ -59,11 +59,11 @@ _DOCUMENT_OPTIONS = (
 _STATES = click.option("--states", default="hidden_states", help="Key of the states, if the file has any.")
 _DEVICE = click.option("--device", help="A torch device. Default: the CPU.")
 #: ``columns``: the columns of text, label, id and answer in a file of texts.
-document_options = together(*_DOCUMENT_OPTIONS, kind=Columns, argument="columns")
+text_columns = together(*_DOCUMENT_OPTIONS, kind=Columns, argument="columns")
 #: ``columns``: the same for a file that may contain states instead.
-column_options = together(*_DOCUMENT_OPTIONS, _STATES, kind=Columns, argument="columns")
+columns = together(*_DOCUMENT_OPTIONS, _STATES, kind=Columns, argument="columns")
 #: ``language_model``: where that of a saved classifier is now, and what it runs on, as ``SavedModel.load`` takes it.
-language_model_options = together(
+language_model = together(
     click.option("-m", "--language-model", help="Where the language model is now, if it has moved."),
     _DEVICE,
     click.option("--batch-tokens", default=4096, help="Tokens per batch."),
@@ -71,7 +71,7 @@ language_model_options = together(
     argument="language_model",
 )
 #: ``asked``: a language model to ask, if one is named, and what to ask it; for ``extractor_of``.
-asked_model_options = together(
+asked_model = together(
     click.option(
         "-m",
         "--language-model",
@@ -130,22 +130,17 @@ def _label_words(text: str) -> dict[Any, str]:
     return dict(enumerate(text.split(",")))
 
 
-class ClassNumber(click.ParamType):  # type: ignore[type-arg]  # generic in some versions of click only
-    """A number for every class, or CLASS=NUMBER for one; an option of this type can be repeated."""
-
-    name = "class number"
-
-    def convert(self, value: Any, param: Any, ctx: Any) -> float | tuple[str, float]:
-        """A number, or a pair of name and number."""
-        if isinstance(value, int | float | tuple):
-            return value
-        name, separator, number = str(value).rpartition("=")
-        try:
-            if separator:
-                return (name, float(number)) if name else self.fail(f"{value!r} names no class.", param, ctx)
-            return float(number)
-        except ValueError:
-            return self.fail(f"{value!r} is neither a number nor CLASS=NUMBER.", param, ctx)
+def _class_number(value: Any) -> Any:
+    """A number for every class, or name and number for CLASS=NUMBER."""
+    if not isinstance(value, str):  # converted before, in a settings file
+        return value
+    name, separator, number = value.rpartition("=")
+    if separator and not name:
+        raise click.BadParameter(f"{value!r} names no class.")
+    try:
+        return (name, float(number)) if separator else float(number)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is neither a number nor CLASS=NUMBER.") from error
 
 
 def class_number_option(*names: str, several: bool = False, **settings: Any) -> Option:
@@ -158,14 +153,14 @@ def class_number_option(*names: str, several: bool = False, **settings: Any) -> 
             raise InvalidInputError(f"{what}, or CLASS=NUMBER once for every class, not both.")
         return dict(pairs) or (list(values) if len(values) > 1 else next(iter(values), None))
 
-    return click.option(*names, multiple=True, type=ClassNumber(), callback=joined, **settings)
+    return click.option(*names, multiple=True, type=_class_number, callback=joined, **settings)
 
 
 #: ``--alpha``, as an estimator takes it; None by default.
-alpha_option = partial(class_number_option, "-a", "--alpha", metavar="[CLASS=]ALPHA")
+alpha = partial(class_number_option, "-a", "--alpha", metavar="[CLASS=]ALPHA")
 
 
-def cost_options(*, required: bool) -> Option:
+def costs(*, required: bool) -> Option:
     """``--cost-error`` and ``--cost-review``."""
     return together(
         class_number_option(
@@ -179,7 +174,7 @@ def cost_options(*, required: bool) -> Option:
 
 
 #: The data that a model was fitted on, and which estimators to train on them and compare it with.
-comparison_options = together(
+comparison = together(
     click.option("--training", metavar="FILE", help="MODEL's training data, to train other estimators on."),
     click.option("--certification", metavar="FILE", help="MODEL's certification set, if it had its own."),
     click.option("--calibration", metavar="FILE", help="MODEL's calibration set, if it had its own."),
@@ -189,14 +184,14 @@ comparison_options = together(
         help="Which estimators to train, comma-separated: language model, cnn, vbll, today.",
     ),
 )
-strict_option = click.option(
+strict = click.option(
     "--strict", is_flag=True, help="Stop at the first row that cannot be read. Default: it is rejected."
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-guard_option = partial(
+as_json = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+guard_file = partial(
     click.option, "--guard", "guard_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE"
 )
-ray_option = partial(click.option, "--ray", "backend", metavar="auto|HOST:PORT")
+ray = partial(click.option, "--ray", "backend", metavar="auto|HOST:PORT")
 
 
 def _checked_output(_: click.Context, __: click.Parameter, path: Path | None, *, is_directory: bool) -> Path | None:
@@ -214,11 +209,11 @@ def _checked_output(_: click.Context, __: click.Parameter, path: Path | None, *,
 
 
 _output = partial(click.option, "-o", "--output", type=click.Path(path_type=Path))
-file_option = partial(_output, callback=partial(_checked_output, is_directory=False))
-directory_option = partial(_output, callback=partial(_checked_output, is_directory=True))
-overwrite_option = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
+output_file = partial(_output, callback=partial(_checked_output, is_directory=False))
+output_directory = partial(_output, callback=partial(_checked_output, is_directory=True))
+overwrite = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
 #: ``who`` and ``why``, for the log of a model; by default the user and the verb.
-signature_options = together(
+signature = together(
     click.option(
         "--who",
         callback=lambda _, __, who: login_name() if who is None else who,
@@ -233,10 +228,10 @@ signature_options = together(
     ),
 )
 #: Where a changed model is written, and who changes it why, as ``application.ModelChange`` takes it.
-writing_options = together(
-    directory_option(help="Directory for the changed model. Default: MODEL itself, whose log gets the change."),
-    overwrite_option,
-    signature_options,
+writing = together(
+    output_directory(help="Directory for the changed model. Default: MODEL itself, whose log gets the change."),
+    overwrite,
+    signature,
 )
 
 
