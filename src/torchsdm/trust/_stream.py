@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any
 
 from torchsdm.errors import InvalidInputError, ModelFileError
@@ -14,9 +15,14 @@ def reserve(t: int) -> float:
     return 1.0 if t == 0 else 0.5 * (t + 1.0) ** -0.2
 
 
-def log_stake(t: int, n_bets: int) -> float:
-    """log(w_t / K), the money that goes from the reserve to each of K bets before step t, w_t = r_(t-1) - r_t."""
-    return math.log((reserve(t - 1) - reserve(t)) / n_bets)
+def log_stakes(n_before: int, n: int, n_bets: int) -> tuple[list[float], list[float]]:
+    """For each of n steps, log(w_t / K), what goes to each of K bets before it, and log r_t, what is left.
+
+    w_t = r_(t-1) - r_t. Number by number, so that no rounding depends on how many steps are asked for.
+    """
+    reserves = [reserve(t) for t in range(n_before, n_before + n + 1)]
+    staked = [math.log((before - after) / n_bets) for before, after in pairwise(reserves)]
+    return staked, [math.log(left) for left in reserves[1:]]
 
 
 def check_reason(reason: Any, caller: str, what: str) -> None:

@@ -47,7 +47,7 @@ from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import parse_json, replace_file, strict_json
 from torchsdm.settings import check_fields
-from torchsdm.trust._stream import check_kind, check_reason, log_stake, reserve
+from torchsdm.trust._stream import check_kind, check_reason, log_stakes
 from torchsdm.trust.lanes import demoted
 from torchsdm.validation import (
     Array,
@@ -446,11 +446,9 @@ def _bet(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -> None
 
 def _bet_plain(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -> None:
     """The same in Python."""
-    for i in range(p.shape[1]):
-        t = n_seen + i + 1
-        stake = log_stake(t, len(_BETS))
+    for i, (stake, log_reserve) in enumerate(zip(*log_stakes(n_seen, p.shape[1], len(_BETS)), strict=True)):
         for signal in range(len(p)):
-            x, log_total = p[signal, i], math.log(reserve(t))
+            x, log_total = p[signal, i], log_reserve
             for k, (a, b) in enumerate(_BETS):
                 f = _HELD_BACK + (1 - _HELD_BACK) * a * b * x ** (a - 1) * (1 - x) ** (b - 1)
                 log_bets[signal, k] = _log_add(log_bets[signal, k], stake) + math.log(f)

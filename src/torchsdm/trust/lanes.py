@@ -10,8 +10,8 @@
   from before that measure asked instead for a vouching neighbour (q > 0) and for d within the predicted class.
 
 Programs read one boolean, ``admitted``. It follows a policy: 'certified' admits the first two lanes, 'trusted' only the
-first. After an alarm of the guard, certified decisions go to review; after one of the spot checks, certified ones, or all
-of a prediction (``demoted``).
+first. After an alarm of the guard, certified decisions go to review; after one of the spot checks, certified ones, or
+all of a prediction (``demoted``).
 """
 
 from __future__ import annotations

@@ -12,10 +12,10 @@ change from answer to answer, as long as it stays at alpha or above.
 
     f(right) = e^-l / (1 + alpha (e^-l - 1)),    f(wrong) = 1 / (1 + alpha (e^-l - 1)),
 
-the ratio of the likelihoods of two accuracies: the one whose odds are e^-l times those of alpha, and alpha. Its mean is
-(1 + a_j (e^-l - 1)) / (1 + alpha (e^-l - 1)), which is 1 for a_j = alpha and falls as a_j grows. So under the promise no
-bet gains on average, for *every* a_j >= alpha, and for a_j that vary. Nor does the draw change that: u_j has nothing to
-do with a_j, so the mean factor of an answer is (1 - rho_j) + rho_j E f <= 1.
+the ratio of the likelihoods of two accuracies: one whose odds are e^-l times those of alpha, and alpha. Its mean is
+(1 + a_j (e^-l - 1)) / (1 + alpha (e^-l - 1)): 1 for a_j = alpha, and the less, the larger a_j is. So under the promise
+no bet gains on average, for *every* a_j >= alpha, and for a_j that vary. Nor does the draw change that: u_j says
+nothing about the answer, so its mean factor is (1 - rho_j) + rho_j E f <= 1.
 
 **The evidence.** Start with 1. Before check t, take w_t out of the reserve, put w_t / K on each of K tilts, and leave
 all winnings there, as the drift guard does:
@@ -35,9 +35,9 @@ predictions depend on each other.
 
     G_n(a) = mean over l of exp(l R_n - n log(1 + a (e^l - 1))),    R_n: how many of n are right.
 
-With the true a_1, ..., a_n in place of n times a, each term would be a martingale. The logarithm of 1 + a (e^l - 1) is
-concave in a, so by Jensen's inequality G_n(A_n) is at most the mean of these martingales, and P(some G_n(A_n) >= c) <=
-1 / c. G_n falls as a grows: the lower bound is where it is c. The upper bound is 1 minus the lower bound of the share of
+With the true a_1, ..., a_n in place of n times a, each term would be a martingale. The logarithm of 1 + a (e^l - 1)
+is concave in a, so by Jensen's inequality G_n(A_n) is at most the mean of these martingales, and
+P(some G_n(A_n) >= c) <= 1 / c. G_n falls as a grows: the lower bound is where it is c. The upper bound is 1 minus the lower bound of the share of
 wrong answers. The level 1 - ``confidence`` is shared as ``false_alarm`` is, and halved between both bounds: all bounds,
 of all groups, at all times, hold together with probability at least ``confidence``. They are about the answers checked
 so far, whose accuracy may change, so no bound is carried on from an earlier time (no running intersection): that would
@@ -45,9 +45,9 @@ mix statements about different averages.
 
 **A number a week.** With ``per_week`` = B the rate is rho_j = min(1, B / N_j), where N_j counts admitted answers, this
 one included, and older ones less: by e^-T after T weeks. It begins at N_0 = B / ``rate``. The expected number of draws
-in T weeks is at most B (T + log(N_T / N_0)), whatever the traffic: an admitted answer raises log N by at least 1 / N_j,
-time lowers it by T, and the difference is log(N_T / N_0). So where traffic is as it was a week ago, at most B a week are
-drawn, and nearly B, if so many are admitted.
+in T weeks is at most B (T + log(N_T / N_0)), whatever the traffic: an admitted answer raises log N by at least
+1 / N_j, time lowers it by T, and the difference is log(N_T / N_0). So while traffic stays what it was, at most B a week
+are drawn, and nearly B, if so many are admitted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ import numpy as np
 from torchsdm.core import Decisions, Target, by_number, check_target, largest, smallest
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError
 from torchsdm.settings import check_fields
-from torchsdm.trust._stream import check_kind, check_reason, log_stake, reserve
+from torchsdm.trust._stream import check_kind, check_reason, log_stakes, reserve
 from torchsdm.trust.guard import GuardReset
 from torchsdm.trust.lanes import CERTIFIED, TRUSTED, demoted
 from torchsdm.validation import (
@@ -139,8 +139,8 @@ class SpotCheck:
       right. Whoever checks doubtful answers first, or leaves some out, tests another question.
     - Nobody treats a drawn answer differently before its verdict. Who could gain by that must not know ``seed``.
     - Verdicts are right. A wrong verdict counts as it was given.
-    - "Right with probability ``target``" is meant given the past. A stretch of harder inputs, on which answers are right
-      less often than promised, is no false alarm, even if easier ones would have made up for it later.
+    - "Right with probability ``target``" is meant given the past. An alarm on a stretch of harder inputs, on which answers
+      are right less often than promised, is no false one, even if easier inputs would make up for it later.
     - Each prediction is held to its target. A certificate with ``control="all"`` promised it for all together only.
 
     Parameters
@@ -357,9 +357,7 @@ class SpotCheck:
     @property
     def raised_by(self) -> tuple[Any, ...]:
         """The predictions about which an alarm was raised, and None if one was about all together."""
-        return tuple(
-            label for label, at in zip((*self.classes, None), self._raised_at, strict=True) if at is not None
-        )
+        return tuple(label for label, at in zip((*self.classes, None), self._raised_at, strict=True) if at is not None)
 
     @property
     def overall(self) -> CheckedGroup:
@@ -392,12 +390,14 @@ class SpotCheck:
         An alarm about a prediction concerns all answers with it, trusted ones too: more of them are wrong than promised
         at any level of evidence. An alarm about all together concerns certified answers, whose promise is an average.
         """
-        raised = [label for label in self.raised_by if label is not None]
-        is_calm = np.array([label not in raised for label in decisions.predictions.tolist()], dtype=bool)
-        reasons = [REASONS["checks of one"].format(label=label) for label in decisions.predictions.tolist()]
-        after = demoted(decisions, is_calm, lanes=(TRUSTED, CERTIFIED), reason=np.array(reasons, dtype=object))
-        if None in self.raised_by:
-            after = demoted(after, np.zeros(len(is_calm), dtype=bool), reason=REASONS["checks"])
+        if not self.raised:
+            return decisions
+        labels, raised = decisions.predictions.tolist(), self.raised_by
+        is_calm = np.array([label not in raised for label in labels], dtype=bool)
+        reasons = np.array([REASONS["checks of one"].format(label=label) for label in labels], dtype=object)
+        after = demoted(decisions, is_calm, lanes=(TRUSTED, CERTIFIED), reason=reasons)
+        if None in raised:
+            after = demoted(after, np.zeros(len(labels), dtype=bool), reason=REASONS["checks"])
         return after
 
     def reset(self, reason: str) -> None:
@@ -514,10 +514,9 @@ def _played(
     n = n_before + np.arange(len(is_wrong) + 1)
     n_wrong = n_wrong_before + np.append(0, np.cumsum(is_wrong))
     log_factors = _log_factors(alpha, n, n_wrong)  # (K, 1 + N), of the products up to each check
-    stakes = np.array([log_stake(t, len(_TILTS)) for t in n[1:].tolist()])
-    placed = np.column_stack([log_staked, stakes - log_factors[:, :-1]])
+    stakes, log_reserve = log_stakes(n_before, len(is_wrong), len(_TILTS))
+    placed = np.column_stack([log_staked, np.array(stakes) - log_factors[:, :-1]])
     staked = np.logaddexp.accumulate(placed, axis=1)[:, 1:]
-    log_reserve = np.array([math.log(reserve(t)) for t in n[1:].tolist()])
     log_evidence: Array = np.logaddexp.reduce(np.vstack([log_reserve, log_factors[:, 1:] + staked]), axis=0)
     return log_evidence, staked[:, -1] if len(is_wrong) else log_staked
 
@@ -529,11 +528,17 @@ def _log_evidence(alpha: float, n: int, n_wrong: int, log_staked: Array) -> floa
 
 
 def _lower_bounds(n: Array, hits: Array, log_levels: Array) -> Array:
-    """The smallest share (G,) that so many hits among n do not refute: where log G_n is ``log_levels``, or 0."""
+    """The smallest share (G,) that so many hits among n do not refute: where log G_n(a) is ``log_levels``, or 0."""
     below, above = np.zeros(len(n)), np.ones(len(n))
     for _ in range(_HALVINGS):
         a = (below + above) / 2
-        exponents = _TILTS * hits[:, None] - n[:, None] * np.log1p(a[:, None] * np.expm1(_TILTS))  # (G, K)
-        is_refuted = np.logaddexp.reduce(exponents, axis=1) - math.log(len(_TILTS)) >= log_levels
+        is_refuted = _log_mean_tilted(a, n, hits) >= log_levels
         below, above = np.where(is_refuted, a, below), np.where(is_refuted, above, a)
     return below
+
+
+def _log_mean_tilted(a: Array, n: Array, hits: Array) -> Array:
+    """log G_n(a), as in the docstring of the module (G,)."""
+    exponents = _TILTS * hits[:, None] - n[:, None] * np.log1p(a[:, None] * np.expm1(_TILTS))  # (G, K)
+    values: Array = np.logaddexp.reduce(exponents, axis=1) - math.log(len(_TILTS))
+    return values

@@ -217,7 +217,7 @@ def test_with_few_answers_all_are_drawn_and_a_clock_that_is_set_back_is_no_matte
     checks.draw(admitted(True), 0.0)
     assert checks.to_dict()["at"] == before["at"]
     for at in (None, math.nan):
-        with pytest.raises(InvalidInputError, match="'at' of SpotCheck.draw must be the time in seconds"):
+        with pytest.raises(InvalidInputError, match=r"'at' of SpotCheck\.draw must be the time in seconds"):
             checks.draw(admitted(True), at)
 
 
@@ -342,7 +342,9 @@ def test_bad_verdicts_are_refused_and_change_nothing(predictions, is_right, erro
     assert checks.to_dict() == before
 
 
-@pytest.mark.parametrize("decisions", [np.ones(3, dtype=bool), SimpleNamespace(admitted=[0.5]), admitted(True).admitted])
+@pytest.mark.parametrize(
+    "decisions", [np.ones(3, dtype=bool), SimpleNamespace(admitted=[0.5]), admitted(True).admitted]
+)
 def test_what_is_no_decision_is_refused(decisions):
     with pytest.raises(InvalidTypeError, match="needs decisions with 'admitted'"):
         make().draw(decisions)
