@@ -36,12 +36,12 @@ predictions depend on each other.
     G_n(a) = mean over l of exp(l R_n - n log(1 + a (e^l - 1))),    R_n: how many of n are right.
 
 With the true a_1, ..., a_n in place of n times a, each term would be a martingale. The logarithm of 1 + a (e^l - 1)
-is concave in a, so by Jensen's inequality G_n(A_n) is at most the mean of these martingales, and
-P(some G_n(A_n) >= c) <= 1 / c. G_n falls as a grows: the lower bound is where it is c. The upper bound is 1 minus the lower bound of the share of
-wrong answers. The level 1 - ``confidence`` is shared as ``false_alarm`` is, and halved between both bounds: all bounds,
-of all groups, at all times, hold together with probability at least ``confidence``. They are about the answers checked
-so far, whose accuracy may change, so no bound is carried on from an earlier time (no running intersection): that would
-mix statements about different averages.
+is concave in a, so by Jensen's inequality G_n(A_n) is at most the mean of these martingales, and by Ville's
+P(some G_n(A_n) >= c) <= 1 / c. G_n falls as a grows: the lower bound is where it is c. The upper bound is 1 minus the
+lower bound of the share of wrong answers. The level 1 - ``confidence`` is shared as ``false_alarm`` is, and halved
+between both bounds: all bounds, of all groups, at all times, hold together with probability at least ``confidence``.
+They are about the answers checked so far, whose accuracy may change, so no bound is carried on from an earlier time (no
+running intersection): that would mix statements about different averages.
 
 **A number a week.** With ``per_week`` = B the rate is rho_j = min(1, B / N_j), where N_j counts admitted answers, this
 one included, and older ones less: by e^-T after T weeks. It begins at N_0 = B / ``rate``. The expected number of draws
@@ -139,8 +139,8 @@ class SpotCheck:
       right. Whoever checks doubtful answers first, or leaves some out, tests another question.
     - Nobody treats a drawn answer differently before its verdict. Who could gain by that must not know ``seed``.
     - Verdicts are right. A wrong verdict counts as it was given.
-    - "Right with probability ``target``" is meant given the past. An alarm on a stretch of harder inputs, on which answers
-      are right less often than promised, is no false one, even if easier inputs would make up for it later.
+    - "Right with probability ``target``" is meant given the past. An alarm on a stretch of harder inputs, on which
+      answers are right less often than promised, is no false one, even if easier inputs would make up for it later.
     - Each prediction is held to its target. A certificate with ``control="all"`` promised it for all together only.
 
     Parameters
@@ -255,14 +255,14 @@ class SpotCheck:
         if admitted.dtype != bool or admitted.ndim != 1:
             raise InvalidTypeError("SpotCheck.draw needs decisions with 'admitted' as a boolean array (N,).")
         n = int(admitted.sum())
-        rates = np.full(n, self._rate) if self.per_week is None else self._rates(n, at)
+        rates = np.full(n, self._rate) if self.per_week is None else self._rates(n, self.per_week, at)
         generator = np.random.Generator(np.random.PCG64(self.seed).advance(self.n_admitted))
         drawn = np.zeros(len(admitted), dtype=bool)
         drawn[admitted] = generator.random(n) < rates
         self.n_admitted, self.n_drawn = self.n_admitted + n, self.n_drawn + int(drawn.sum())
         return drawn
 
-    def _rates(self, n: int, at: float | None) -> Array:
+    def _rates(self, n: int, per_week: float, at: float | None) -> Array:
         """min(1, B / N_j) for the next n admitted answers; N_j is counted on."""
         if at is None or not math.isfinite(at):
             raise InvalidInputError(
@@ -273,7 +273,7 @@ class SpotCheck:
         weeks = 0.0 if self._at == -math.inf else (later - self._at) / _WEEK
         traffic = np.cumsum(np.append(self._traffic * math.exp(-weeks), np.ones(n)))
         self._traffic, self._at = float(traffic[-1]), later
-        rates: Array = np.minimum(1.0, self.per_week / traffic[1:])
+        rates: Array = np.minimum(1.0, per_week / traffic[1:])
         return rates
 
     # --- Verdicts ----------------------------------------------------------------------------------------------------
@@ -295,10 +295,10 @@ class SpotCheck:
             rows = np.flatnonzero(numbers == group) if group < len(self.classes) else np.arange(len(numbers))
             for block in np.split(rows, range(_BLOCK, len(rows), _BLOCK)):
                 self._take_in(group, is_wrong[block], first + block)
-        raised = [group for group in calm if self._raised_at[group] is not None]
-        groups = self.groups if raised else ()
         # Of two alarms by one verdict the one about all together comes first: it says more.
-        return tuple(groups[group] for group in sorted(raised, key=lambda group: (self._raised_at[group], -group)))
+        raised = sorted((at, -group) for group in calm if (at := self._raised_at[group]) is not None)
+        groups = self.groups if raised else ()
+        return tuple(groups[-number] for _, number in raised)
 
     def _verdicts(self, predictions: ArrayLike, is_right: ArrayLike) -> tuple[Array, Array]:
         """The number of each prediction, and whether it is wrong."""
@@ -371,7 +371,9 @@ class SpotCheck:
         log_level = -np.log((1 - self.confidence) * self._shares / 2)
         evidence = [
             _log_evidence(target, count, errors, staked)
-            for target, count, errors, staked in zip(self._targets, n, wrong, self._log_staked, strict=True)
+            for target, count, errors, staked in zip(
+                self._targets.tolist(), n.tolist(), wrong.tolist(), self._log_staked, strict=True
+            )
         ]
         columns = (
             *((*self.classes, None), self._targets.tolist(), n.tolist(), wrong.tolist()),
@@ -524,7 +526,7 @@ def _played(
 def _log_evidence(alpha: float, n: int, n_wrong: int, log_staked: Array) -> float:
     """log M_t of a state."""
     money = _log_factors(alpha, np.array([n]), np.array([n_wrong]))[:, 0] + log_staked
-    return float(np.logaddexp.reduce(np.append(math.log(reserve(int(n))), money)))
+    return float(np.logaddexp.reduce(np.append(math.log(reserve(n)), money)))
 
 
 def _lower_bounds(n: Array, hits: Array, log_levels: Array) -> Array:
