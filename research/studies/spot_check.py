@@ -257,7 +257,7 @@ def calm_table(results: dict[str, Any]) -> str:
     """False alarms as Markdown."""
     lines = ["| alpha | right | " + " | ".join(HEADINGS) + " |", "|---|---|" + "--:|" * len(METHODS)]
     for one in results["calm"]:
-        cells = [f"{one[name] / results['n_calm_streams']:.1%}" for name in METHODS]
+        cells = [f"{one[name] / results['n_calm_streams']:.2%}" for name in METHODS]
         lines.append(f"| {one['alpha']:g} | {one['alpha'] + one['above']:.3g} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
