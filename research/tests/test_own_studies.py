@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from research.studies import audit, certificate, guard, hidden_state, loop
+from research.studies import audit, certificate, guard, hidden_state, loop, spot_check
 from small import small_settings
 
 STUDIES = Path(audit.__file__).parent
@@ -203,3 +203,57 @@ def test_without_data_the_study_says_what_it_needs(name, needs, monkeypatch, cap
     with pytest.raises(SystemExit) as leaving:
         study.main()
     assert leaving.value.code == 2 and needs in capsys.readouterr().err
+
+
+# --- Spot checks -----------------------------------------------------------------------------------------------------
+
+
+def test_mapies_bound_for_all_streams_at_once_is_the_one_of_its_class():
+    """Of some streams that raise early, late and never."""
+    from mapie.exchangeability_testing import RiskMonitoring
+
+    is_wrong, is_second = spot_check.verdicts(np.repeat([0.97, 0.5], [30, 120]), 4, [1])
+    is_wrong[3] = False
+    ends = spot_check.mapie(is_wrong, is_second, 0.9)
+    for wrong, end in zip(is_wrong, ends, strict=True):
+        monitor = RiskMonitoring("accuracy", test_level=2 * spot_check.FALSE_ALARM, threshold=1 - 0.9, warn=False)
+        monitor.update(np.zeros(len(wrong), dtype=int), wrong.astype(int))
+        above = monitor.online_risk_lower_bound_sequence_history > monitor.threshold
+        assert (np.flatnonzero(above)[0] + 1 if above.any() else math.inf) == end
+    assert np.isfinite(ends).tolist() == [True] * 3 + [False] and len(set(ends)) > 2
+
+
+def test_the_tests_by_hand_are_binomial_tests_of_200_answers():
+    from scipy.stats import binomtest
+
+    k = spot_check.most_errors(0.9)
+    p = [binomtest(errors, 200, 1 - 0.9, alternative="greater").pvalue for errors in (k - 1, k)]
+    assert p[0] > spot_check.FALSE_ALARM >= p[1]
+    is_wrong = np.zeros((2, 600), dtype=bool)
+    is_wrong[0, 250 : 250 + k] = True  # within one window from its last error on, and within the second block
+    assert spot_check.last_answers(is_wrong, is_wrong, 0.9).tolist() == [250 + k, math.inf]
+    assert spot_check.new_blocks(is_wrong, is_wrong, 0.9).tolist() == [400, math.inf]
+
+
+def test_spot_checks_in_chunks_are_raised_where_they_are_in_one_piece(monkeypatch):
+    is_wrong, is_second = spot_check.verdicts(np.repeat([0.95, 0.7], [100, 400]), 3, [2])
+    ends = spot_check.spot_check(is_wrong, is_second, 0.9)
+    monkeypatch.setattr(spot_check, "CHUNK", 17)
+    assert spot_check.spot_check(is_wrong, is_second, 0.9).tolist() == ends.tolist()
+    assert np.isfinite(ends).all()
+
+
+def test_delays_of_spot_checks_are_counted_from_the_fall_and_without_earlier_alarms():
+    found = spot_check.delays(np.array([150.0, 210, 230, 260, math.inf]), 200)
+    assert found == {"median": 30, "late": None, "alarms_before": 1, "never": 1}
+    assert spot_check._cell(found, 5, 0.1) == "30 / over 5,000"
+    assert spot_check._cell(spot_check.delays(np.array([3.0, 7.0]), 200), 2, 0.1) == "all raised before"
+
+
+def test_the_study_of_spot_checks_goes_through_all_kinds_of_streams(monkeypatch):
+    monkeypatch.setattr(spot_check, "LONGEST", {0.1: 300})
+    monkeypatch.setattr(spot_check, "N_CALM", 400)
+    results = spot_check.study(3, 2)
+    assert len(results["falls"]) == 8 and len(results["calm"]) == 4
+    assert all(set(spot_check.METHODS) < set(one) for one in (*results["falls"], *results["calm"]))
+    assert spot_check.section(json.loads(json.dumps(results))).count("\n| 0.9") == 12

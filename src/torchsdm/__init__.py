@@ -39,6 +39,7 @@ if TYPE_CHECKING:  # for type checkers and editors; a test checks that these are
     from torchsdm.matching import SupportSet as SupportSet
     from torchsdm.trust import CertifiedClassifier as CertifiedClassifier
     from torchsdm.trust import DriftGuard as DriftGuard
+    from torchsdm.trust import SpotCheck as SpotCheck
 
 _NAMES = {
     "core": (
@@ -51,7 +52,7 @@ _NAMES = {
     "evaluation": ("Evaluation", "audit_labels", "write_report"),
     "hidden_states": ("HiddenStateExtractor", "TaskPrompt"),
     "matching": ("SupportSet",),
-    "trust": ("CertifiedClassifier", "DriftGuard"),
+    "trust": ("CertifiedClassifier", "DriftGuard", "SpotCheck"),
 }
 _HOMES = {name: module for module, names in _NAMES.items() for name in names}
 

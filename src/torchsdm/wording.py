@@ -365,6 +365,8 @@ REASONS = {
     "outside": "q' {rescaled:.4g} is below {least:.4g}, where the paper's region begins",
     "unsure": "confidence {confidence:.4f} is below {least:.4f}, the threshold of {label!r}",
     "drift": "the drift guard is raised: certified answers need review until it is reset",
+    "checks": "spot checks found too many wrong answers: certified answers need review until the checks are reset",
+    "checks of one": "spot checks found too many answers {label!r} wrong: they need review until the checks are reset",
 }  #: why a decision is in its lane, to be filled in
 
 

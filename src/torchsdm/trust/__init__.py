@@ -1,4 +1,4 @@
-"""What we promise beyond the paper: certificate, lanes, drift guard."""
+"""What we promise beyond the paper: certificate, lanes, drift guard, spot checks."""
 
 from torchsdm.trust._path import points_needed
 from torchsdm.trust.certificate import Certificate, ScoredSample, can_certify, certify
@@ -8,12 +8,14 @@ from torchsdm.trust.control import choose_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset
 from torchsdm.trust.lanes import LaneRule, Reliability, SignalSample, demoted, familiarity_of, is_familiar
+from torchsdm.trust.spot_check import CheckedGroup, SpotCheck
 
 __all__ = [
     "AlphaChoice",
     "AlphaCurve",
     "Certificate",
     "CertifiedClassifier",
+    "CheckedGroup",
     "DriftGuard",
     "GuardReset",
     "LaneRule",
@@ -21,6 +23,7 @@ __all__ = [
     "Reliability",
     "ScoredSample",
     "SignalSample",
+    "SpotCheck",
     "can_certify",
     "certify",
     "choose_control",

@@ -47,6 +47,7 @@ from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import parse_json, replace_file, strict_json
 from torchsdm.settings import check_fields
+from torchsdm.trust._stream import check_kind, check_reason, log_stakes
 from torchsdm.trust.lanes import demoted
 from torchsdm.validation import (
     Array,
@@ -57,7 +58,6 @@ from torchsdm.validation import (
     check_positive,
     check_same_length,
     check_share,
-    is_storable_text,
 )
 
 SIGNALS = ("nearest_distance", "confidence", "similarity")
@@ -280,8 +280,7 @@ class DriftGuard:
         The calibration set stays. If the alarm was right, collect new labelled data, certify again and make a new
         guard.
         """
-        if not is_storable_text(reason) or not reason.strip():
-            raise InvalidInputError(f"'reason' of DriftGuard.reset must say why the guard is reset. Got {reason!r}.")
+        check_reason(reason, "DriftGuard.reset", "guard")
         self.resets = (*self.resets, GuardReset(reason, self.n_seen, self.raised_at))
         self._start_stream()
 
@@ -350,12 +349,7 @@ class DriftGuard:
             state = parse_json(text)
         except ValueError as error:
             raise ModelFileError(f"{where} is truncated or damaged: {error}. Start a new guard.") from error
-        if not isinstance(state, dict) or state.get("kind") != _KIND:
-            raise ModelFileError(f"{where} is not a torchsdm drift guard.")
-        if state.get("format") != _FORMAT:
-            raise ModelFileError(
-                f"{where} has format {state.get('format')!r}; this version of torchsdm reads {_FORMAT}."
-            )
+        check_kind(state, _KIND, _FORMAT, where)
         if state.pop("digest", None) != _digest(state):
             raise ModelFileError(f"{where} is damaged: its contents are not what was written. Start a new guard.")
         if fingerprint not in (None, state.get("fingerprint")):
@@ -433,11 +427,6 @@ def _count_earlier_plain(codes: Array) -> tuple[Array, Array]:
     return larger, equal
 
 
-def _reserve(t: int) -> float:
-    """r_t, the money not yet on any bet after t inputs: 1 before the first, half at most from then on."""
-    return 1.0 if t == 0 else 0.5 * (t + 1.0) ** -0.2
-
-
 def _log_add(a: float, b: float) -> float:
     """log(e^a + e^b)."""
     return max(a, b) + math.log1p(math.exp(-abs(a - b)))
@@ -457,14 +446,12 @@ def _bet(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -> None
 
 def _bet_plain(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -> None:
     """The same in Python."""
-    for i in range(p.shape[1]):
-        reserve = _reserve(n_seen + i + 1)
-        log_stake = math.log((_reserve(n_seen + i) - reserve) / len(_BETS))  # log(w_t / K)
+    for i, (stake, log_reserve) in enumerate(zip(*log_stakes(n_seen, p.shape[1], len(_BETS)), strict=True)):
         for signal in range(len(p)):
-            x, log_total = p[signal, i], math.log(reserve)
+            x, log_total = p[signal, i], log_reserve
             for k, (a, b) in enumerate(_BETS):
                 f = _HELD_BACK + (1 - _HELD_BACK) * a * b * x ** (a - 1) * (1 - x) ** (b - 1)
-                log_bets[signal, k] = _log_add(log_bets[signal, k], log_stake) + math.log(f)
+                log_bets[signal, k] = _log_add(log_bets[signal, k], stake) + math.log(f)
                 log_total = _log_add(log_total, log_bets[signal, k])
             log_martingales[signal, i] = log_total
 

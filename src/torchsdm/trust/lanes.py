@@ -10,20 +10,21 @@
   from before that measure asked instead for a vouching neighbour (q > 0) and for d within the predicted class.
 
 Programs read one boolean, ``admitted``. It follows a policy: 'certified' admits the first two lanes, 'trusted' only the
-first. With a raised guard, certified decisions go to review (``demoted``).
+first. After an alarm of the guard, certified decisions go to review; after one of the spot checks, certified ones, or
+all of a prediction (``demoted``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
-from torchsdm.core import Familiarity, HighReliabilityRegion, SDMDecisions, log_odds
+from torchsdm.core import Decisions, Familiarity, HighReliabilityRegion, SDMDecisions, log_odds
 from torchsdm.settings import LANES
 from torchsdm.trust.certificate import Certificate, ScoredSample
 from torchsdm.validation import Array
@@ -103,6 +104,7 @@ def evidence_of(logits: Array, similarity: Array, distance_quantile: Array) -> A
 
 TRUSTED, CERTIFIED, REVIEW, UNFAMILIAR = LANES
 Row: TypeAlias = "dict[str, Any]"
+_Decided = TypeVar("_Decided", bound=Decisions)
 
 
 @dataclass(frozen=True)
@@ -227,15 +229,20 @@ class LaneRule:
         return REASONS["unsure"].format(confidence=confidence, least=float(self.region.thresholds[c]), label=label)
 
 
-def demoted(decisions: SDMDecisions, is_calm: Array) -> SDMDecisions:
-    """The same decisions after a guard: where it is not calm (N,), certified ones go to review."""
+def demoted(
+    decisions: _Decided, is_calm: Array, *, lanes: Sequence[str] = (CERTIFIED,), reason: str | Array = REASONS["drift"]
+) -> _Decided:
+    """The same decisions after an alarm: where it is not calm (N,), those of some lanes go to review, with a reason.
+
+    Decisions without lanes stay as they are.
+    """
     if decisions.lane is None or decisions.certified is None or decisions.reason is None:
         return decisions
-    falls = ~is_calm & (decisions.lane == CERTIFIED)
+    falls = ~is_calm & np.isin(decisions.lane, lanes)
     return replace(
         decisions,
         certified=decisions.certified & is_calm,
         lane=np.where(falls, REVIEW, decisions.lane),
-        reason=np.where(falls, REASONS["drift"], decisions.reason).astype(object),
+        reason=np.where(falls, reason, decisions.reason).astype(object),
         admitted=decisions.admitted & ~falls,
     )
