@@ -23,7 +23,7 @@ from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation, HubModel, ReadLog
-from torchsdm.trust import AlphaChoice, DriftGuard
+from torchsdm.trust import AlphaChoice, Watcher
 from torchsdm.validation import Array, check_path, no_states
 from torchsdm.wording import shortened
 
@@ -163,7 +163,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- asking
 
-    def decide(self, X: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> SDMDecisions:
+    def decide(self, X: Any, *, answers: Any = None, guard: Watcher | None = None) -> SDMDecisions:
         """Decide on each text: the label, whether it is admitted, its lane, the reason, and the numbers behind it.
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
@@ -181,7 +181,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         probabilities: Array = self._ask("predict_proba", X, answers)
         return probabilities
 
-    def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: DriftGuard | None = None) -> list[Explanation]:
+    def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: Watcher | None = None) -> list[Explanation]:
         """For each text its decision, the k nearest training texts, and the calibration points of its partition.
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
@@ -189,7 +189,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         explanations: list[Explanation] = self._ask("explain", X, answers, k, guard=guard)
         return explanations
 
-    def __call__(self, inputs: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> list[dict[str, Any]]:
+    def __call__(self, inputs: Any, *, answers: Any = None, guard: Watcher | None = None) -> list[dict[str, Any]]:
         """One dictionary of plain values per text, even for a single text: the rows of ``decide(...).to_dicts()``."""
         if isinstance(inputs, str):
             inputs, answers = [inputs], [answers] if isinstance(answers, str) else answers
@@ -332,7 +332,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             raise InvalidInputError(f"SDMTextClassifier.{method} needs an SDMClassifier: an ensemble is not certified.")
         return classifier
 
-    def _ask(self, method: str, X: Any, answers: Any, *options: Any, guard: DriftGuard | None = None) -> Any:
+    def _ask(self, method: str, X: Any, answers: Any, *options: Any, guard: Watcher | None = None) -> Any:
         """What a method of the classifier answers to the hidden states of texts; an ensemble takes no guard."""
         classifier = self._fitted(method)
         if guard is not None and isinstance(classifier, SDMEnsemble):

@@ -109,7 +109,7 @@ class FreshGuards:
 
     @cached_property
     def _first(self) -> DriftGuard:
-        return DriftGuard.from_classifier(self.classifier)
+        return DriftGuard.from_classifier(self.classifier, seed=0)  # the same data set is told the same
 
     def after(self, decisions: SDMDecisions) -> DriftGuard | None:
         """A guard that has seen decisions, and nothing else; None for an ensemble, which has none."""
