@@ -266,7 +266,7 @@ def open_guard(
     if path is not None and not path.parent.is_dir():
         raise InvalidInputError(f"{path} cannot hold a drift guard: there is no directory {path.parent}.")
     one = DriftGuard.from_classifier(classifier)
-    fresh = SourceGuards(one) if by_source else one
+    fresh: DriftGuard | SourceGuards = SourceGuards(one) if by_source else one
     if path is None or not path.exists():
         return fresh
     old = load_guard(path, None if continued else fresh.fingerprint)

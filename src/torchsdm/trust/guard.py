@@ -410,6 +410,8 @@ class DriftGuard(KeptGuard):
     def _restored(cls, state: Mapping[str, Any]) -> DriftGuard:
         distance, unsureness, is_contradicted = decoded(state["calibration"], len(SIGNALS), None)
         guard = cls(distance, -unsureness, 1 - is_contradicted, state["false_alarm"], state["seed"])
+        if guard.n_known and guard.fingerprint != state["fingerprint"]:
+            raise ValueError("its fingerprint is not that of its points")
         guard.fingerprint = str(state["fingerprint"])
         return guard.with_stream(state)
 

@@ -15,7 +15,7 @@ from small import small_settings
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.trust import DriftGuard, GuardReset
-from torchsdm.trust.guard import SIGNALS, _bet, _strangeness
+from torchsdm.trust.guard import SIGNALS, _bet, _digest, _strangeness
 
 N_CALIBRATION = 60
 
@@ -339,6 +339,13 @@ def test_a_damaged_file_is_refused(raised, tmp_path):
 def test_a_changed_file_is_refused(raised, change, message):
     with pytest.raises(ModelFileError, match=message):
         DriftGuard.from_json(json.dumps(state_of(raised) | change))
+
+
+def test_points_of_another_name_are_refused(raised):
+    state = {**state_of(raised), "fingerprint": "0" * 64}
+    state.pop("digest")
+    with pytest.raises(ModelFileError, match="its fingerprint is not that of its points"):
+        DriftGuard.from_json(json.dumps({**state, "digest": _digest(state)}), "0" * 64)
 
 
 def test_a_file_of_another_calibration_set_is_refused(known, raised, tmp_path):
