@@ -399,13 +399,36 @@ def threshold_reason(
     return REASONS["reaches" if score >= threshold else "below"].format(**given)
 
 
+_COMPARED_WITH_EACH_OTHER = (
+    " It compares them only with each other, since the model has no certification points: it does not notice inputs "
+    "that are strange from the first on."
+)
+
+
 def guard_line(state: dict[str, Any], path: object = None) -> str:
     """The status of a guard (``torchsdm.application.guard_state``), and how to reset one that is kept in a file."""
+    sources = state.get("sources")
     if not state["raised"]:
-        return f"The drift guard is calm after {state['n_seen']:,} inputs."
+        of_all = "" if sources is None else f" from {counted(len(sources), 'source')}"
+        alone = "" if state["n_known"] else _COMPARED_WITH_EACH_OTHER
+        return f"The drift guard is calm after {state['n_seen']:,} inputs{of_all}.{alone}"
+    if sources is not None:
+        raised = "; ".join(source_line(one) for one in sources if one["raised"])
+        after = "" if path is None else f" Look into it, then: sdm guard {path} --source NAME --reset REASON."
+        return f"The drift guard was raised: from there on only trusted answers to these are admitted: {raised}.{after}"
     after = "" if path is None else f" Look into it, then: sdm guard {path} --reset REASON."
-    at = f"input {state['raised_at']:,} ({state['raised_by'].replace('_', ' ')})"
-    return f"The drift guard was raised at {at}: from there on only trusted answers are admitted.{after}"
+    return f"The drift guard was raised at {_alarm(state)}: from there on only trusted answers are admitted.{after}"
+
+
+def source_line(state: dict[str, Any]) -> str:
+    """The status of the guard of one source."""
+    name = state["source"]
+    source = "all other sources together" if name is None else repr(name) if name else "inputs without a source"
+    return f"{source}, raised at {_alarm(state)}" if state["raised"] else f"{source}, calm after {state['n_seen']:,}"
+
+
+def _alarm(state: dict[str, Any]) -> str:
+    return f"input {state['raised_at']:,} ({state['raised_by'].replace('_', ' ')})"
 
 
 # --- Standings: how a data set stands to the promise ------------------------------------------------------------------

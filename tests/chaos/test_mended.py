@@ -296,7 +296,7 @@ def test_labels_of_a_stranger_are_classes(folder):
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("calibration", {"shape": [3, 0], "base64": ""}),
+        ("calibration", {"shape": [2, 0], "base64": ""}),
         ("log_bets", {"shape": [15], "base64": "AAAA" * 40}),
         ("false_alarm", 2),
         ("seed", "0"),

@@ -412,6 +412,26 @@ def test_a_guard_is_kept_only_if_all_inputs_were_decided(world, tmp_path):
     assert DriftGuard.load(guard).n_seen == 80
 
 
+def test_each_source_has_a_guard_of_its_own_and_is_reset_alone(world, tmp_path):
+    file, guards, decisions = tmp_path / "new.jsonl", tmp_path / "guards", tmp_path / "decisions.jsonl"
+    states = read_states(world / "test.npz").hidden_states
+    given = [*((row, "mail") for row in states), *((row, "forum") for row in (*states[:10], *(states[10:] + 9)))]
+    write_jsonl(file, [{"hidden_states": row.tolist(), "source": source} for row, source in given])
+    predict = ("predict", world / "states", file, "-o", decisions, "--guard", guards, "--guard-by", "source")
+    (summary,) = good(*predict, "--json").rows
+    raised = {one["source"]: one["raised"] for one in summary["guard"]["sources"]}
+    assert raised == {"mail": False, "forum": True} and summary["guard"]["n_raised"] == 1
+    said = good("guard", guards).stdout
+    assert "only trusted answers to these are admitted: 'forum', raised at input" in said
+    assert f"sdm guard {guards} --source NAME --reset REASON" in said and "'mail', calm after 40" in said
+    refused(call("predict", world / "states", file, "-o", decisions, "--guard", guards), "keeps one for each source")
+    refused(call("guard", guards, "--source", "forum"), "--source NAME needs --reset REASON")
+    refused(call("guard", guards, "--source", "news", "--reset", "why"), "must have a stream. Got 'news'")
+    said = good("guard", guards, "--source", "forum", "--reset", "cleaned").stdout
+    assert "calm after 40 inputs from 2 sources" in said and "raised at" in said and ", of 'forum': cleaned" in said
+    refused(call("predict", world / "states", file, "--no-guard", "--guard-by", "source"), "not both")
+
+
 def test_the_card_of_a_trained_model_names_its_file_and_runs(world, tmp_path):
     good("train", world / "train.npz", "-o", tmp_path / "model", *QUICK)
     card = (tmp_path / "model" / "README.md").read_text(encoding="utf-8")

@@ -73,7 +73,7 @@ def test_the_story_is_told_and_kept(packages, tmp_path, monkeypatch):
     assert model.certificate_.found and (own["n_admitted"], own["n_correct"]) == (n_admitted, n_right)
     assert result["lanes"]["verdicts"] == {lane: int((decisions.lane == lane).sum()) for lane in LANES}
 
-    guard = DriftGuard.from_classifier(model)
+    guard = DriftGuard.from_classifier(model, seed=0)
     guard.update(model.decide(extractor.labelled_states(texts["reviews"]).hidden_states))
     guard.update(decisions)
     assert (result["guard"]["raised_at"], result["guard"]["raised_by"]) == (guard.raised_at, guard.raised_by)

@@ -271,6 +271,36 @@ def test_an_alarm_lasts_until_it_is_reset(states_model, tmp_path):
         assert running.ask("/v1/decide", {"hidden_states": CALM})[1]["decisions"] == before
 
 
+def test_one_source_that_turns_does_not_stop_the_others(states_model, tmp_path):
+    model, file = tmp_path / "model", tmp_path / "guards.json"
+    shutil.copytree(states_model, model)
+
+    def decide(running, rows, sources):
+        return running.ask("/v1/decide", {"hidden_states": rows, "sources": sources})[1]["decisions"]
+
+    with server(model, "--guard", file, "--guard-by-source") as running:
+        before = decide(running, CALM, ["mail"] * len(CALM))
+        assert "certified" in {row["lane"] for row in before}
+        decide(running, FAR, ["forum"] * len(FAR))
+        state = running.ask("/v1/guard")[1]["guard"]
+        assert [(one["source"], one["raised"]) for one in state["sources"]] == [("mail", False), ("forum", True)]
+        assert state["raised"] and state["source"] == "forum" and state["n_seen"] == 60
+        assert running.metric("torchsdm_guard_sources_raised") == 1
+        assert decide(running, CALM, ["mail"] * len(CALM)) == before
+        admitted = [row["admitted"] for row in decide(running, CALM, ["forum"] * len(CALM))]
+        assert admitted == [row["lane"] == "trusted" for row in before]
+        assert running.ask("/v1/decide", {"hidden_states": CALM, "sources": ["mail"]})[0] == 422
+        assert running.ask("/v1/guard", {"reason": "why", "source": "news"})[0] == 422
+    with server(model, "--guard", file, "--guard-by-source") as running:  # a new service knows
+        assert running.ask("/v1/guard")[1]["guard"]["n_raised"] == 1
+        answer = running.ask("/v1/guard", {"reason": "cleaned", "source": "forum", "who": "Ada"})[1]["guard"]
+        assert not answer["raised"] and answer["resets"][-1]["source"] == "forum"
+        assert running.ask("/v1/changes")[1]["changes"][-1]["why"] == "cleaned"
+        assert decide(running, CALM, ["forum"] * len(CALM)) == before
+    with server(states_model) as running:
+        assert running.ask("/v1/decide", {"hidden_states": CALM, "sources": ["mail"] * len(CALM)})[0] == 422
+
+
 def test_requests_at_the_same_time_are_one_stream(states_model):
     with server(states_model) as running, ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda row: running.ask("/v1/decide", {"hidden_states": [row]}), CALM))

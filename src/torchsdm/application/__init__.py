@@ -19,7 +19,7 @@ from torchsdm.application.evaluate import evaluate_model, export_model, report_m
 from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.requests import AnswerRequest, answer_requests, explain_inputs
 from torchsdm.application.review import ReviewQueue
-from torchsdm.application.saved_model import SavedModel, guard_state, open_guard, successor
+from torchsdm.application.saved_model import SavedModel, guard_state, open_guard, reset_guard, successor
 from torchsdm.application.scoring import Scores, parts_of, score
 from torchsdm.application.train import read_training_parts, train_model
 from torchsdm.application.update import (
@@ -65,6 +65,7 @@ __all__ = [
     "read_training_parts",
     "recalibrate_model",
     "report_model",
+    "reset_guard",
     "run_demo",
     "score",
     "signal_histograms",

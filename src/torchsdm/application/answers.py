@@ -24,7 +24,7 @@ from torchsdm.errors import InvalidInputError, import_extra
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.files import whole_file
 from torchsdm.settings import REJECTED
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import Watcher
 from torchsdm.validation import as_list
 
 Row: TypeAlias = "dict[str, Any]"
@@ -45,7 +45,7 @@ def answer_rows(
     k: int = 0,
     calibration: bool = False,
     texts: bool = False,
-    guard: DriftGuard | None = None,
+    guard: Watcher | None = None,
 ) -> list[dict[str, Any]]:
     """Decide on a block of states: one row per input, with its id, its line, and the fields of ``Decisions.to_dicts``.
 

@@ -17,7 +17,7 @@ from torchsdm.application.answers import Row, answer_rows, rows_beside, with_rej
 from torchsdm.application.saved_model import PieceReader, Reading, SavedModel
 from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Unreadable, join_states, state_of, usual_shape
 from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import DriftGuard, SourceGuards, Watcher
 from torchsdm.validation import Array
 
 
@@ -143,6 +143,8 @@ class AnswerRequest:
     answers: Sequence[Any] | None = None
     hidden_states: Sequence[Any] | Array | None = None
     k: int = 0
+    sources: Sequence[Any] | None = None
+    """Where each input comes from, for guards by source; None if that is not known."""
 
     def __len__(self) -> int:
         inputs = self.hidden_states if self.texts is None else self.texts
@@ -153,7 +155,11 @@ _Read: TypeAlias = tuple[LabelledStates, BadRows]  # what could be read of a req
 
 
 def answer_requests(
-    saved: SavedModel, requests: Sequence[AnswerRequest], *, guard: DriftGuard | None = None, texts: bool = False
+    saved: SavedModel,
+    requests: Sequence[AnswerRequest],
+    *,
+    guard: DriftGuard | SourceGuards | None = None,
+    texts: bool = False,
 ) -> list[list[Row] | TorchSDMError]:
     """The rows of each request, or why there are none. What one request asks does not change another's answer.
 
@@ -183,7 +189,9 @@ def answer_requests(
         k = requests[numbers[0]].k
         blocks = [found[number][0] for number in numbers]
         block = join_states([LabelledStates(one.hidden_states, None, one.ids, one.texts) for one in blocks])
-        watching = copy.copy(guard) if k else guard
+        watching: Watcher | None = copy.copy(guard) if k else guard
+        if isinstance(watching, SourceGuards):
+            watching = watching.by([one for number in numbers for one in _sources_of(requests[number], found[number])])
         try:
             rows = answer_rows(saved.classifier, block, k=k, calibration=k > 0, texts=texts and k > 0, guard=watching)
         except TorchSDMError as error:
@@ -195,6 +203,12 @@ def answer_requests(
             parts = with_rejected([(own.numbers or (), list(islice(rest, len(own))))], bad)
             answers[number] = [row for part in parts for row in part]
     return answers
+
+
+def _sources_of(request: AnswerRequest, read: _Read) -> list[Any]:
+    """The source of each input of a request that could be read."""
+    rows = read[0].numbers or ()
+    return [None if request.sources is None else request.sources[row] for row in rows]
 
 
 def _alike(requests: Sequence[AnswerRequest]) -> Iterable[list[int]]:

@@ -27,7 +27,7 @@ from torchsdm.data import (
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, SDMTextClassifier, load_classifier
 from torchsdm.hidden_states import BlockReader
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import DriftGuard, GuardReset, SourceGuards, load_guard
 from torchsdm.validation import is_storable_id
 from torchsdm.wording import shortened
 
@@ -248,11 +248,16 @@ _LOGGER = logging.getLogger(__name__)
 
 
 def open_guard(
-    classifier: SDMClassifier | SDMEnsemble, path: Path | None = None, *, continued: bool = False
-) -> DriftGuard | None:
+    classifier: SDMClassifier | SDMEnsemble,
+    path: Path | None = None,
+    *,
+    by_source: bool = False,
+    continued: bool = False,
+) -> DriftGuard | SourceGuards | None:
     """The guard of a model, continued from a file if that exists; None for an ensemble, which has none.
 
-    A guard of another model, or of this one before an update, is refused; if ``continued``, it is succeeded.
+    With ``by_source`` there is one for each source of inputs. A guard of another model, or of this one before an
+    update, is refused; if ``continued``, it is succeeded.
     """
     if isinstance(classifier, SDMEnsemble):
         if path is not None:
@@ -260,26 +265,66 @@ def open_guard(
         return None
     if path is not None and not path.parent.is_dir():
         raise InvalidInputError(f"{path} cannot hold a drift guard: there is no directory {path.parent}.")
-    fresh = DriftGuard.from_classifier(classifier)
+    one = DriftGuard.from_classifier(classifier)
+    fresh: DriftGuard | SourceGuards = SourceGuards(one) if by_source else one
     if path is None or not path.exists():
         return fresh
-    old = DriftGuard.load(path, None if continued else fresh.fingerprint)
+    old = load_guard(path, None if continued else fresh.fingerprint)
+    if isinstance(old, SourceGuards) is not by_source:
+        kept, wanted = ("one stream for all inputs", "one for each source")[:: 1 if by_source else -1]
+        raise InvalidInputError(f"{path} keeps {kept}, and {wanted} is asked for. Keep that in another file.")
+    reason = "the model was changed while nobody watched"
     if old.fingerprint != fresh.fingerprint:
         _LOGGER.warning("%s belongs to another version of the model: its stream ends; an alarm stays", path)
-    return successor(old, fresh, "the model was changed while nobody watched")
+    elif old.n_known != fresh.n_known:  # kept by a version that compared with calibration points
+        reason = "it compared with calibration points, which look better than new inputs"
+    return successor(old, fresh, reason)
 
 
-def guard_state(guard: DriftGuard) -> dict[str, Any]:
-    """The status of a guard, as plain values."""
-    names = ("raised", "raised_at", "raised_by", "n_seen", "log_martingale", "log_threshold", "false_alarm")
-    return {**{name: getattr(guard, name) for name in names}, "resets": [vars(reset) for reset in guard.resets]}
+_STREAM = ("raised", "raised_at", "raised_by", "n_seen", "log_martingale", "log_threshold", "false_alarm")
 
 
-def successor(old: DriftGuard | None, fresh: DriftGuard | None, reason: str) -> DriftGuard | None:
+def guard_state(guard: DriftGuard | SourceGuards) -> dict[str, Any]:
+    """The status of a guard, as plain values.
+
+    With guards by source, that of the stream nearest to its alarm, raised ones first; ``n_seen`` and ``false_alarm``
+    are of all together, and ``sources`` has the streams one by one.
+    """
+    resets = {"resets": [vars(reset) for reset in guard.resets]}
+    if isinstance(guard, DriftGuard):
+        return {**_stream_state(guard), "n_known": guard.n_known, "n_raised": int(guard.raised), **resets}
+    sources = [{"source": name, **_stream_state(stream)} for name, stream in guard.streams.items()]
+    nearest = max(
+        sources or [{"source": None, **_stream_state(guard.empty)}],
+        key=lambda one: (one["raised"], one["log_martingale"] - one["log_threshold"]),
+    )
+    together = {"n_seen": guard.n_seen, "n_known": guard.n_known, "false_alarm": guard.false_alarm}
+    n_raised = sum(one["raised"] for one in sources)
+    return {**nearest, **together, "n_raised": n_raised, **resets, "sources": sources}
+
+
+def reset_guard(guard: DriftGuard | SourceGuards, reason: str, source: Any = None) -> GuardReset:
+    """Restart the stream of a guard, or that of one source; returns what is remembered."""
+    if source is None:
+        return guard.reset(reason)
+    if isinstance(guard, DriftGuard):
+        raise InvalidInputError("The drift guard keeps one stream for all inputs, so no source has one to restart.")
+    return guard.reset(reason, source)
+
+
+def _stream_state(guard: DriftGuard) -> dict[str, Any]:
+    return {name: getattr(guard, name) for name in _STREAM}
+
+
+def successor(
+    old: DriftGuard | SourceGuards | None, fresh: DriftGuard | SourceGuards | None, reason: str
+) -> DriftGuard | SourceGuards | None:
     """The guard that goes on after a change of the model: the old one, if the change does not concern it.
 
     Otherwise the stream ends, for the reason given, and the fresh guard begins another; an alarm stays.
     """
     if old is None or fresh is None:
         return fresh
-    return old if old.fingerprint == fresh.fingerprint else fresh.succeed(old, reason)
+    is_same = (old.fingerprint, old.n_known) == (fresh.fingerprint, fresh.n_known)
+    earlier: Any = old  # of the kind of the fresh one
+    return old if is_same else fresh.succeed(earlier, reason)

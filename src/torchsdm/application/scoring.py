@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from functools import partial
-from itertools import chain, islice
+from itertools import chain, islice, repeat
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,7 @@ from torchsdm.files import (
     writing_to,
 )
 from torchsdm.hidden_states import Progress
-from torchsdm.trust import DriftGuard
+from torchsdm.trust import DriftGuard, SourceGuards, Watcher
 from torchsdm.validation import Array
 from torchsdm.wording import shortened
 
@@ -70,19 +70,31 @@ def score(
     k: int = 0,
     texts: bool = False,
     strict: bool = False,
-    guard: DriftGuard | None = None,
+    guard: DriftGuard | SourceGuards | None = None,
+    guard_by: str | None = None,
     backend: RayBackend | None = None,
 ) -> Scores:
     """Decide on every row of an input and write the decisions, by default to standard output as JSON lines.
 
     Input and columns are as for ``Reading``, k and texts as for ``answer_rows``. A row that cannot be read
-    is rejected, or an error if ``strict``. The ``guard`` watches the inputs that are decided on, in their order. With a
-    ``backend`` a cluster decides; blocks that are finished are kept in ``parts_of(output)`` until all are.
+    is rejected, or an error if ``strict``. The ``guard`` watches the inputs that are decided on, in their order; guards
+    by source, by the column ``guard_by``. With a ``backend`` a cluster decides; blocks that are finished are kept in
+    ``parts_of(output)`` until all are.
     """
     folder = None if backend is None or output is None else parts_of(output)
     scores = Scores()
     blocks = score_blocks(
-        saved, source, columns, scores, k=k, texts=texts, strict=strict, guard=guard, backend=backend, folder=folder
+        saved,
+        source,
+        columns,
+        scores,
+        k=k,
+        texts=texts,
+        strict=strict,
+        guard=guard,
+        guard_by=guard_by,
+        backend=backend,
+        folder=folder,
     )
     write_rows(output, blocks, lambda: example_row(saved.classifier, k=k, texts=texts))
     if folder is not None:
@@ -99,7 +111,8 @@ def score_blocks(
     k: int = 0,
     texts: bool = False,
     strict: bool = False,
-    guard: DriftGuard | None = None,
+    guard: DriftGuard | SourceGuards | None = None,
+    guard_by: str | None = None,
     backend: RayBackend | None = None,
     folder: Path | None = None,
 ) -> Iterator[list[Row]]:
@@ -112,18 +125,22 @@ def score_blocks(
     with ExitStack() as stack:
         progress = stack.enter_context(Progress(unit="input", disable=None))
         stack.enter_context(suppress(EmptyInputError))  # no rows, no decisions
-        reading = Reading(saved, source, columns, bad=None if strict else scores.bad, again=folder is not None)
+        is_again = folder is not None or guard_by is not None
+        reading = Reading(saved, source, columns, bad=None if strict else scores.bad, again=is_again)
+        watcher = _watcher_of(guard, reading, guard_by)
         if backend is None:
+            asked: dict[str, Any] = {"k": k, "texts": texts}
             answers: Iterator[tuple[Sequence[int], list[Row]]] = (
-                (block.numbers or (), answer_rows(saved.classifier, block, k=k, texts=texts, guard=guard))
+                (numbers, answer_rows(saved.classifier, block, **asked, guard=watcher(numbers)))
                 for block in reading.blocks()
+                for numbers in [block.numbers or ()]
             )
         else:
             kept = None
             if folder is not None:
                 stack.enter_context(only_writer(folder))
                 kept = _FinishedBlocks(folder, _job(saved, reading, k, texts))
-            answers = _on_cluster(saved, reading, backend, k, texts, kept, guard)
+            answers = _on_cluster(saved, reading, backend, k, texts, kept, watcher)
         for rows in with_rejected(answers, scores.bad):
             scores.n_inputs += len(rows)
             scores.n_admitted += sum(row["admitted"] for row in rows)
@@ -157,7 +174,7 @@ def _on_cluster(
     k: int,
     texts: bool,
     kept: _FinishedBlocks | None,
-    guard: DriftGuard | None,
+    watcher: Callable[[Sequence[int]], Watcher | None],
 ) -> Iterator[tuple[Sequence[int], list[Row]]]:
     """The answers to all blocks, with the numbers of their inputs: those that are kept, then the others as they come.
 
@@ -184,7 +201,7 @@ def _on_cluster(
                 reading.bad.update(answered.bad)
             if answered.rows:
                 is_empty = False
-                yield answered.numbers, answered.rows if guard is None else _watched(guard, answered.rows)
+                yield answered.numbers, _watched(watcher(answered.numbers), answered.rows)
         if is_empty:
             raise reading.nothing()
 
@@ -205,7 +222,29 @@ class _Watchable:
         return len(self.lane)
 
 
-def _watched(guard: DriftGuard, rows: list[Row]) -> list[Row]:
+def _watcher_of(
+    guard: DriftGuard | SourceGuards | None, reading: Reading, guard_by: str | None
+) -> Callable[[Sequence[int]], Watcher | None]:
+    """What watches the inputs with these numbers, which ascend from call to call."""
+    if not isinstance(guard, SourceGuards):
+        return lambda numbers: guard
+    guards, position = guard, 0
+    values = repeat(None) if guard_by is None else reading.source.column(guard_by, "source")
+
+    def watcher(numbers: Sequence[int]) -> Watcher:
+        nonlocal position
+        sources = []
+        for number in numbers:
+            sources.append(next(islice(values, number - position, None), None))
+            position = number + 1
+        return guards.by(sources)
+
+    return watcher
+
+
+def _watched(guard: Watcher | None, rows: list[Row]) -> list[Row]:
+    if guard is None:
+        return rows
     columns = {one.name: np.array([row[one.name] for row in rows]) for one in fields(_Watchable)}
     distances = [math.inf if row["nearest_distance"] is None else row["nearest_distance"] for row in rows]
     watched: Any = guard.watch(_Watchable(**{**columns, "nearest_distance": np.array(distances)}))  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from torchsdm.cli import options
 from torchsdm.cli.options import resumable, say, warn_of_rejected
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import LANES, REJECTED
-from torchsdm.wording import guard_line, shortened
+from torchsdm.wording import guard_line, shortened, source_line
 
 if TYPE_CHECKING:
     from torchsdm.application import Scores
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 @click.option("-k", "--exemplars", "k", default=3, help="Nearest training examples per decision.")
 @click.option("--texts", is_flag=True, help="Include the texts of inputs and nearest training examples.")
 @options.guard_file(help="Carry the drift guard from one run to the next in FILE. Default: a new guard for every run.")
+@click.option(
+    "--guard-by",
+    metavar="COLUMN",
+    help="Guard the inputs of each source by itself: the column of INPUT that names it, such as source.",
+)
 @click.option("--no-guard", is_flag=True, help="Do not watch the inputs for drift.")
 @options.strict
 @options.columns
@@ -40,6 +45,7 @@ def predict(
     sources: tuple[str, ...],
     output: Path | None,
     guard_file: Path | None,
+    guard_by: str | None,
     no_guard: bool,
     language_model: dict[str, Any],
     backend: str | None,
@@ -65,20 +71,21 @@ def predict(
     this process decides, and MODEL's training examples are spread over the cluster: for more of them than a node holds.
 
     A drift guard watches the inputs in their order. Once it is raised, only trusted answers are admitted; with --guard
-    that lasts until sdm guard FILE --reset REASON.
+    that lasts until sdm guard FILE --reset REASON. With --guard-by each source of inputs has an alarm of its own.
 
     \b
     Examples:
       sdm predict model new.jsonl -o decisions.jsonl
       sdm predict model new.jsonl -o decisions.csv -k 0 --guard model.guard
+      sdm predict model new.jsonl -o decisions.jsonl --guard model.guards --guard-by source
       sdm predict model new.parquet -o decisions.parquet --ray auto
       sdm predict model 'logs/2026-*.jsonl.gz' -o decisions.jsonl
       cat new.jsonl | sdm predict model - | jq 'select(.admitted) | .prediction'
     """
     if asked["k"] < 0:
         raise InvalidInputError(f"--exemplars must be at least 0. Got {asked['k']}.")
-    if no_guard and guard_file is not None:
-        raise InvalidInputError("Give --guard FILE or --no-guard, not both.")
+    if no_guard and (guard_file is not None or guard_by is not None):
+        raise InvalidInputError("Give --guard FILE and --guard-by COLUMN, or --no-guard, not both.")
     if len(sources) > 1:
         raise InvalidInputError(
             f"sdm predict takes one INPUT. Got {len(sources)}: {shortened(', '.join(sources))}. For several files, "
@@ -95,14 +102,14 @@ def predict(
     cluster = None if backend is None else RayBackend(backend, shards)
     saved = SavedModel.load(model, backend=None if shards is None else cluster, **language_model)
     cluster = cluster if shards is None else None  # else this process decides
-    guard = None if no_guard else open_guard(saved.classifier, guard_file)
+    guard = None if no_guard else open_guard(saved.classifier, guard_file, by_source=guard_by is not None)
     parts = None if cluster is None or output is None else parts_of(output)
     with (
         nullcontext()
         if parts is None
         else resumable(lambda: len(list(parts.glob("block-*.jsonl"))), "finished block", parts)
     ):
-        scores = score(saved, inputs, output=output, guard=guard, backend=cluster, **asked)
+        scores = score(saved, inputs, output=output, guard=guard, guard_by=guard_by, backend=cluster, **asked)
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
     if scores.bad:
@@ -179,27 +186,35 @@ def explain(
 @click.command()
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.option("--reset", "reason", metavar="REASON", help="Start again with an empty stream, and remember why.")
+@click.option("--source", metavar="NAME", help="With --reset: restart the stream of this source alone.")
 @options.as_json
-def guard(file: Path, reason: str | None, as_json: bool) -> None:
+def guard(file: Path, reason: str | None, source: str | None, as_json: bool) -> None:
     r"""Show the drift guard that sdm predict or sdm serve keeps in FILE, or reset it after an alarm.
+
+    With guards by source, each has a line; a reset without --source begins everything again.
 
     \b
     Examples:
       sdm guard model.guard
       sdm guard model.guard --reset "new product names, certified again"
+      sdm guard model.guards --source forum --reset "the forum's markup was cleaned"
     """
-    from torchsdm.application import guard_state
-    from torchsdm.trust import DriftGuard
+    from torchsdm.application import guard_state, reset_guard
+    from torchsdm.trust import load_guard
 
-    watching = DriftGuard.load(file)
+    if source is not None and reason is None:
+        raise InvalidInputError("--source NAME needs --reset REASON.")
+    watching = load_guard(file)
     if reason is not None:
-        watching.reset(reason)
+        reset_guard(watching, reason, source)
         watching.save(file)
     state = guard_state(watching)
+    streams = [f"  {source_line(one)}" for one in state.get("sources", ())]
     earlier = [
         f"Reset after {one['n_seen']:,} inputs"
         + ("" if one["raised_at"] is None else f", raised at {one['raised_at']:,}")
+        + (f", of {one['source']!r}" if one.get("source") is not None else "")
         + f": {one['reason']}"
         for one in state["resets"]
     ]
-    say(state, "\n".join([guard_line(state, file), *earlier]), as_json)
+    say(state, "\n".join([guard_line(state, file), *streams, *earlier]), as_json)

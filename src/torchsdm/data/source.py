@@ -39,6 +39,7 @@ STANDARD_INPUT = "-"
 MANIFEST_NAME = "manifest.json"  #: marks a folder of hidden states (``torchsdm.data.store``)
 SAMPLE = 1024  #: rows that tell the usual columns
 TEXT_KINDS = (".jsonl", ".csv", ".tsv", ".parquet")  # of which several files can be one input
+_ROWS = ", ".join(TEXT_KINDS)
 _STATE_KINDS = (".npz", ".safetensors", ".jsonl", ".parquet")
 _BINARY = (".npz", ".safetensors", ".parquet")  # have a header even without rows
 
@@ -151,6 +152,14 @@ class Source:
                 name = self.file_name(file)
                 rows = ((Place(f"{name} {place}", getattr(place, "line", 0)), row) for place, row in rows)
             yield from rows
+
+    def column(self, name: str, what: str) -> Iterator[Any]:
+        """The values of a column, in a pass of its own over all rows; None where a row has none or cannot be read."""
+        if self.kind not in TEXT_KINDS:
+            raise InvalidInputError(f"{self.name} has no columns, so none for the {what}. Give rows of {_ROWS}.")
+        self.choose_columns({what: name}, usual=True)
+        read = partial(parquet_rows, keys=(None, None, name)) if self.kind == ".parquet" else None
+        return (None if isinstance(row, Unreadable) else row.get(name) for _, row in self.file_rows(read))
 
     def file_name(self, file: Path) -> str:
         """A file's name within the input; empty if the input is that file."""

@@ -21,7 +21,7 @@ from torchsdm.matching import Support
 from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_numpy_export
 from torchsdm.settings import AUTO
 from torchsdm.training import History, best_round, seed_of_fit
-from torchsdm.trust import AlphaChoice, AlphaCurve, DriftGuard, Prices
+from torchsdm.trust import AlphaChoice, AlphaCurve, Prices, Watcher
 from torchsdm.validation import Array, ArrayLike, check_path, check_positive, require_fitted
 
 Self = TypeVar("Self", bound="SDMClassifier")
@@ -384,7 +384,7 @@ class SDMClassifier(BaseSDMClassifier):
         states = self._check_input(X, "predict")
         return self.classes_[self.model_.predict(states).numpy()]
 
-    def decide(self, X: ArrayLike, *, guard: DriftGuard | None = None) -> SDMDecisions:
+    def decide(self, X: ArrayLike, *, guard: Watcher | None = None) -> SDMDecisions:
         """Decide on each input: the label, whether it is admitted, its lane, the reason, and the numbers behind it.
 
         A row does not depend on what else is in X. With a ``guard``, the inputs are the next ones of its stream, in
@@ -403,7 +403,7 @@ class SDMClassifier(BaseSDMClassifier):
         calibration = self.model_.calibration
         return calibration.logits.cpu().numpy(), calibration.labels.cpu().numpy()
 
-    def explain(self, X: ArrayLike, k: int = 5, *, guard: DriftGuard | None = None) -> list[Explanation]:
+    def explain(self, X: ArrayLike, k: int = 5, *, guard: Watcher | None = None) -> list[Explanation]:
         """For each input its decision, the k nearest training examples, and the calibration points of its partition.
 
         A ``guard`` is used as in ``decide``.

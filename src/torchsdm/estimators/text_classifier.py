@@ -23,7 +23,7 @@ from torchsdm.estimators.ensemble import SDMEnsemble
 from torchsdm.hidden_states import Backbone, HiddenStateExtractor, TaskPrompt, default_store
 from torchsdm.labels import LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.model import Explanation, HubModel, ReadLog
-from torchsdm.trust import AlphaChoice, DriftGuard
+from torchsdm.trust import AlphaChoice, Watcher
 from torchsdm.validation import Array, check_path, no_states, require_fitted
 from torchsdm.wording import shortened
 
@@ -156,7 +156,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
 
     # ---------------------------------------------------------------- asking
 
-    def decide(self, X: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> SDMDecisions:
+    def decide(self, X: Any, *, answers: Any = None, guard: Watcher | None = None) -> SDMDecisions:
         """Decide on each text: the label, whether it is admitted, its lane, the reason, and the numbers behind it.
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
@@ -172,7 +172,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         """sdm(z') of each text (N, C), classes in the order of ``classes_``."""
         return self._fitted("predict_proba").predict_proba(self._states(X, answers, "predict_proba"))
 
-    def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: DriftGuard | None = None) -> list[Explanation]:
+    def explain(self, X: Any, k: int = 5, *, answers: Any = None, guard: Watcher | None = None) -> list[Explanation]:
         """For each text its decision, the k nearest training texts, and the calibration points of its partition.
 
         A ``guard`` is used as in ``SDMClassifier.decide``.
@@ -180,7 +180,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         watched = self._watched("explain", guard)
         return self._fitted("explain").explain(self._states(X, answers, "explain"), k, **watched)
 
-    def __call__(self, inputs: Any, *, answers: Any = None, guard: DriftGuard | None = None) -> list[dict[str, Any]]:
+    def __call__(self, inputs: Any, *, answers: Any = None, guard: Watcher | None = None) -> list[dict[str, Any]]:
         """One dictionary of plain values per text, even for a single text: the rows of ``decide(...).to_dicts()``."""
         if isinstance(inputs, str):
             inputs, answers = [inputs], [answers] if isinstance(answers, str) else answers
@@ -322,7 +322,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             raise InvalidInputError(f"SDMTextClassifier.{method} needs an SDMClassifier: an ensemble is not certified.")
         return classifier
 
-    def _watched(self, method: str, guard: DriftGuard | None) -> dict[str, Any]:
+    def _watched(self, method: str, guard: Watcher | None) -> dict[str, Any]:
         """The option of a method of the classifier for a guard; an ensemble takes none."""
         if guard is not None and isinstance(self._fitted(method), SDMEnsemble):
             raise InvalidInputError(f"'guard' of SDMTextClassifier.{method} must be None: an ensemble has no guard.")

@@ -109,7 +109,7 @@ class FreshGuards:
 
     @cached_property
     def _first(self) -> DriftGuard:
-        return DriftGuard.from_classifier(self.classifier)
+        return DriftGuard.from_classifier(self.classifier, seed=0)  # the same data set is told the same
 
     def alarm(self, decisions: SDMDecisions) -> tuple[int | None, str | None]:
         """The input, counted from 1, and the signal that raise a guard that sees decisions and nothing else.

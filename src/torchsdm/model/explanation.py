@@ -12,7 +12,7 @@ from torch import Tensor
 from torchsdm.labels import LabelCodes
 from torchsdm.model.examples import Examples
 from torchsdm.model.model import SDMModel
-from torchsdm.trust import DriftGuard, LaneRule
+from torchsdm.trust import LaneRule, Watcher
 from torchsdm.wording import shortened
 
 PARTITION_WIDTH = 0.1  #: how far q' (as a rank) and d of a calibration point may be from the input's
@@ -118,7 +118,7 @@ def explain(
     hidden_states: Tensor,
     k: int,
     rule: LaneRule | None = None,
-    guard: DriftGuard | None = None,
+    guard: Watcher | None = None,
 ) -> list[Explanation]:
     """Explain the decisions on hidden states, by input; a rule adds lanes to them, and a guard watches them."""
     decisions, distances, indices = model.decide_with_neighbors(hidden_states, min(k, len(model.support)))

@@ -45,6 +45,9 @@ class Metrics:
             "log_martingale": gauge("torchsdm_guard_log_martingale", "The drift guard; it is raised at its threshold."),
             "log_threshold": gauge("torchsdm_guard_log_threshold", "Where the guard is raised."),
             "raised": gauge("torchsdm_guard_raised", "1 from the alarm until a reset."),
+            "n_raised": gauge(
+                "torchsdm_guard_sources_raised", "Sources whose alarm is raised; 1 at most without sources."
+            ),
             "n_seen": gauge("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
         self.recent = Recent()

@@ -99,7 +99,8 @@ _UNAVAILABLE = refusals({503: "Unavailable."})
 async def decide(request: schemas.Inputs, http: Request, serving: ServingModel) -> Response:
     """A decision for each input, in order; an input that cannot be read is a row in the lane `rejected`.
 
-    The drift guard watches these inputs, in the order of their arrival.
+    The drift guard watches these inputs, in the order of their arrival. If the service was started with
+    `--guard-by-source`, each of `sources` has a guard of its own.
     """
     version, rows = await serving.ask(_inputs(request), http)
     serving.metrics.count_rows(rows)
@@ -118,7 +119,7 @@ async def explain(request: schemas.ExplainRequest, http: Request, serving: Servi
 
 
 def _inputs(given: schemas.Inputs, k: int = 0) -> AnswerRequest:
-    return AnswerRequest(given.texts, given.answers, given.hidden_states, k)
+    return AnswerRequest(given.texts, given.answers, given.hidden_states, k, given.sources)
 
 
 # --- Changes ---------------------------------------------------------------------------------------------------------
@@ -178,8 +179,8 @@ async def drift_guard_status(serving: ServingModel) -> dict[str, Any]:
 
 @model.post("/guard", response_model=schemas.GuardAnswer, responses=REFUSALS | _IN_USE)
 async def reset_drift_guard(request: schemas.GuardReset, serving: ServingModel) -> dict[str, Any]:
-    """Restart the stream. If the alarm was right, certify again on new labelled data first."""
-    return await serving.reset_guard(request.reason, who=request.who, key=request.key)
+    """Restart the stream, or that of one source. If the alarm was right, certify again on new labelled data first."""
+    return await serving.reset_guard(request.reason, who=request.who, key=request.key, source=request.source)
 
 
 # --- Health ----------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ def _listed(*types: str) -> dict[str, Any]:
 
 # What is in a list is looked at later, row by row: one that cannot be used does not cost the others their answers.
 Texts = Annotated[list[Any], WithJsonSchema(_listed("string", "null"))]
+Sources = Annotated[list[StrictStr | None], WithJsonSchema(_listed("string", "null"))]
 States = Annotated[list[Any], WithJsonSchema({"type": "array", "items": _listed("number", "array")})]
 Labels = Annotated[list[Any], WithJsonSchema(_listed("string", "number", "boolean"))]
 Ids = Annotated[list[Any], WithJsonSchema(_listed("string", "integer"))]
@@ -40,10 +41,16 @@ class Inputs(StrictBody):
     answers: Texts | None = Field(None, description="The answers to judge, if the model judges answers.")
     hidden_states: States | None = Field(None, description="One state for each input, as the model was trained on.")
 
+    sources: Sources | None = Field(
+        None, description="Where each input comes from, if the service guards the inputs of each source by itself."
+    )
+
     @model_validator(mode="after")
     def _one_kind(self) -> Inputs:
         if (self.texts is None) == (self.hidden_states is None) or (self.answers is not None and self.texts is None):
             raise ValueError('give "texts" (with "answers", if those are judged) or "hidden_states"')
+        if self.sources is not None and len(self.sources) != len(self.texts or self.hidden_states or ()):
+            raise ValueError('"sources" must have one source for each input')
         return self
 
 
@@ -99,6 +106,7 @@ class GuardReset(StrictBody):
 
     reason: StrictStr = Field(description="Why, for the log of changes.")
     who: StrictStr = Field("unknown", description="Who resets it.")
+    source: StrictStr | None = Field(None, description="Restart the stream of this source alone.")
     key: Key = None
 
 

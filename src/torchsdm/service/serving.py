@@ -34,6 +34,7 @@ from torchsdm.application import (
     example_row,
     guard_state,
     open_guard,
+    reset_guard,
     signal_histograms,
     successor,
     summary,
@@ -42,6 +43,7 @@ from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
 from torchsdm.service.metrics import Metrics
 from torchsdm.service.settings import ServiceSettings
+from torchsdm.wording import guard_line
 
 _LOGGER = logging.getLogger(__name__)
 _WATCH_SECONDS = 1.0
@@ -138,7 +140,8 @@ class Serving:
         live = LiveModel.open(path, who="sdm serve", writable=writable, exclusive=False, **opening)
         if not writable:
             _LOGGER.warning("%s cannot be written: the model is not changed, reviews last until the service ends", path)
-        guard = open_guard(live.snapshot.saved.classifier, guard_file, continued=True)
+        by_source = self.settings.guard_by_source
+        guard = open_guard(live.snapshot.saved.classifier, guard_file, by_source=by_source, continued=True)
         if guard is not None and guard_file is not None:
             guard.save(guard_file)  # a file that cannot be written is an error at the start
         return live, self._served(live.snapshot, guard)
@@ -151,6 +154,8 @@ class Serving:
     async def ask(self, request: AnswerRequest, http: Request) -> tuple[int, list[Row]]:
         """The version that answers, and a row for each input; a client that leaves before takes its request along."""
         self._check_size(len(request))
+        if request.sources is not None and not self.settings.guard_by_source:
+            raise InvalidInputError('"sources" need a service with guards by source: sdm serve --guard-by-source.')
         future: Future[tuple[int, list[Row]]] = self.worker.ask(request, self._weight(request))
         http.state.abandon = future.cancel  # for the server
         try:
@@ -173,14 +178,14 @@ class Serving:
     def _answer(self, requests: Sequence[AnswerRequest]) -> list[tuple[int, list[Row]] | TorchSDMError]:
         """Answer requests together; the worker calls this."""
         served = self.served
-        was_raised = served.guard is not None and served.guard.raised
+        n_raised = 0 if served.guard is None else guard_state(served.guard)["n_raised"]
         answers = answer_requests(served.saved, requests, guard=served.guard, texts=self.settings.texts)
         self.metrics.batches.observe(sum(map(len, requests)))
         if served.guard is not None:
             self._show_guard()
-            if served.guard.raised and not was_raised:
-                state = guard_state(served.guard)
-                _LOGGER.warning("the drift guard was raised at input %d by %s", state["raised_at"], state["raised_by"])
+            state = guard_state(served.guard)
+            if state["n_raised"] > n_raised:
+                _LOGGER.warning("%s", guard_line(state))
                 self._keep_guard()
         return [one if isinstance(one, TorchSDMError) else (served.version, one) for one in answers]
 
@@ -219,7 +224,7 @@ class Serving:
         old, snapshot = self.served, self.live.snapshot
         if snapshot.saved is old.saved:
             return
-        new = self._served(snapshot, open_guard(snapshot.saved.classifier))
+        new = self._served(snapshot, self._fresh_guard(snapshot))
         _decide_once(new, with_texts=new.extractor is not old.extractor)
 
         def switch() -> None:
@@ -231,6 +236,9 @@ class Serving:
         self.between_batches(switch)
         self.metrics.reloads.inc()
         _LOGGER.info("serving %s, version %d", self.path, new.version)
+
+    def _fresh_guard(self, snapshot: Snapshot) -> Any:
+        return open_guard(snapshot.saved.classifier, by_source=self.settings.guard_by_source)
 
     def _watch(self) -> None:
         """Look for what other processes wrote, every second until the end; a failure is logged once."""
@@ -255,13 +263,13 @@ class Serving:
         """The version that answers, and the status of its guard; None for an ensemble."""
         return await self._result(self.worker.call, self._guard_state)
 
-    async def reset_guard(self, reason: str, *, who: str, key: str | None) -> dict[str, Any]:
-        """Restart the guard's stream; the log of changes has it first."""
+    async def reset_guard(self, reason: str, *, who: str, key: str | None, source: str | None = None) -> dict[str, Any]:
+        """Restart the guard's stream, or that of one source; the log of changes has it first."""
         if self.served.guard is None:
             raise InvalidInputError("An ensemble has no drift guard to reset.")
 
         def reset() -> dict[str, Any]:
-            self.served.guard.reset(reason)
+            reset_guard(self.served.guard, reason, source)
             self._show_guard()
             self._keep_guard()
             return self._guard_state()
@@ -273,8 +281,7 @@ class Serving:
                     raise InvalidInputError(f"The key {key!r} was used for change {known.version}. Use a new one.")
                 return self.between_batches(self._guard_state)
             rehearsed = self.between_batches(lambda: copy.copy(self.served.guard))
-            rehearsed.reset(reason)
-            self.live.guard_reset(rehearsed.resets[-1], who=who, key=key)
+            self.live.guard_reset(reset_guard(rehearsed, reason, source), who=who, key=key)
             self._take_over()
             return self.between_batches(reset)
 

@@ -32,6 +32,8 @@ class ServiceSettings:
     """Whether the model's directory is looked at every second, and a new model in it served."""
     guard_file: Path | None = None
     """Where the drift guard is kept between runs."""
+    guard_by_source: bool = False
+    """Whether each source of inputs has a guard of its own."""
     max_inputs: int = MOST_INPUTS
     """Most inputs per request."""
     max_body: int = 64 * MEGABYTE

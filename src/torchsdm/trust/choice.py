@@ -12,9 +12,18 @@ size. An element that admits n of N points, k of them wrong, has s = n / N and e
 its s and s e count as much as the walk is likely to end there (``ThresholdPath.ends``). The walk may also end before it
 has begun: then nothing is admitted. An alpha can be chosen if the chance of that is at most 0.2.
 
-All this is an estimate, on points that epoch, score and path were chosen on, and the cheapest of several estimates
-flatters itself. It says which alpha to ask for, never what is promised. Of the certification sample only the size is
-used, so an alpha that was chosen here can be certified on it as if it had been known from the start.
+The chance. ``ThresholdPath.ends`` judges a path by the points that chose it, which flatters it, and most of all where
+the alpha is chosen, too: the largest alpha that looks likely is one whose chance was overestimated. So the chance is
+that of control='auto' (``control``): the first element of the path that one half of calibration gives is judged by the
+other half. In 405 simulated worlds (two to eight classes, 200 to 1,500 calibration points, every control), with errors
+at 20 and at 100 times the price of a review, an alpha whose chance was said to be at least 0.8 was certified in 0.77
+and 0.73 of them by the chance of ``ends``, and in 0.94 of them by this one. An alpha was chosen in 0.90 of them instead
+of 0.94, and 0.61 and 0.60 of all inputs were admitted instead of 0.46 and 0.42, since what is not certified admits
+nothing. The estimate is cautious where there are many groups, because it takes them to be independent.
+
+All this is an estimate, on points that epoch, score and path were chosen on, and the cheapest of several costs flatters
+itself. It says which alpha to ask for, never what is promised. Of the certification sample only the size is used, so an
+alpha that was chosen here can be certified on it as if it had been known from the start.
 """
 
 from __future__ import annotations
@@ -29,6 +38,7 @@ from torchsdm.errors import InvalidInputError
 from torchsdm.settings import CONTROLS
 from torchsdm.trust._path import POWER, ThresholdPath, of_prediction, pools_of, predictions_to_try
 from torchsdm.trust.certificate import ScoredSample
+from torchsdm.trust.control import chance_of_first
 from torchsdm.validation import Array, check_alphas, check_choice, check_positive, check_share
 
 #: 0.55, 0.6, ..., 0.8, then in steps of 0.01 to 0.99, then 0.995
@@ -90,7 +100,7 @@ class AlphaPoint(RuleEstimate):
 
     alpha: float
     chance: float
-    """Estimated chance that there will be a certificate."""
+    """Estimated chance that there will be a certificate, by halves of calibration: more careful than the shares."""
 
     @property
     def is_likely(self) -> bool:
@@ -256,8 +266,8 @@ class AlphaChoice:
 def _point(calibration: ScoredSample, n_classes: int, n_certification: int, alpha: float, **terms: Any) -> AlphaPoint:
     """What to expect of a certificate at one alpha; predictions are walked one by one, and add up."""
     expected, chance = np.zeros(1 + n_classes), 0.0
-    for ends, rules in _walks(calibration, n_classes, n_certification, alpha, **terms):
-        chance = max(chance, float(ends.sum()))
+    for of_one, ends, rules in _walks(calibration, n_classes, n_certification, alpha, **terms):
+        chance = max(chance, of_one)
         for probability, thresholds in zip(ends, rules, strict=True):
             expected += probability * _counted(calibration, calibration.admitted_by(thresholds), n_classes)
     share, *errors = expected.tolist()
@@ -273,20 +283,25 @@ def _walks(
     delta: float,
     control: str,
     families: Array | None,
-) -> Iterator[tuple[Array, list[Array]]]:
-    """The walks of a certificate: the rules on each, as thresholds (C,), and how likely it is to end at each."""
+) -> Iterator[tuple[float, Array, list[Array]]]:
+    """The walks of a certificate: ``_walk`` of each, with thresholds (C,) as rules."""
     if control != "predictions":
         asked: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control}
-        pools = pools_of(calibration, n_classes, n_certification, **asked, families=families)
-        path = ThresholdPath.of(calibration, n_classes, n_certification, **asked, pools=pools)
-        yield path.ends(), list(path)
+        asked["pools"] = pools_of(calibration, n_classes, n_certification, **asked, families=families)
+        yield _walk(calibration, n_classes, n_certification, **asked)
         return
     tried = predictions_to_try(calibration, n_classes, n_certification, alpha=alpha, delta=delta)
     for c, n in tried.items():
         part, level = of_prediction(calibration, c), delta / len(tried)
-        path = ThresholdPath.of(part, 2, n, alpha=alpha, delta=level, control="all")
+        chance, ends, rules = _walk(part, 2, n, alpha=alpha, delta=level, control="all")
         is_it = np.arange(n_classes) == c
-        yield path.ends(), [np.where(is_it, thresholds[0], np.inf) for thresholds in path]
+        yield chance, ends, [np.where(is_it, thresholds[0], np.inf) for thresholds in rules]
+
+
+def _walk(*sample: Any, **asked: Any) -> tuple[float, Array, list[Array]]:
+    """The chance that a walk begins, how likely it is to end at each rule of its path (K,), and the rules."""
+    path = ThresholdPath.of(*sample, **asked)
+    return chance_of_first(*sample, **asked), path.ends(), list(path)
 
 
 def _counted(calibration: ScoredSample, admitted: Array, n_classes: int) -> Array:

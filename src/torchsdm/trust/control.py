@@ -97,7 +97,7 @@ def choose_control(
         if control == "predictions":
             chances[control] = _chance_of_predictions(calibration, n_classes, n_certification, alpha, delta)
         else:
-            chances[control] = _chance_of_first(calibration, n_classes, n_certification, **asked, pools=pools)
+            chances[control] = chance_of_first(calibration, n_classes, n_certification, **asked, pools=pools)
     likely = [control for control, chance in chances.items() if chance >= POWER]
     return ControlChoice(likely[0] if likely else max(chances, key=lambda control: chances[control]), chances)
 
@@ -117,16 +117,19 @@ def _chance_of_predictions(
         return 0.0
     shared: dict[str, Any] = {"delta": delta / len(tried), "control": "all"}
     chances = [
-        _chance_of_first(of_prediction(calibration, c), 2, n, alpha=target_of(alpha, c), **shared)
+        chance_of_first(of_prediction(calibration, c), 2, n, alpha=target_of(alpha, c), **shared)
         for c, n in tried.items()
     ]
     return float(np.prod(chances))
 
 
-def _chance_of_first(
+def chance_of_first(
     calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: Target, delta: float, **groups: Any
 ) -> float:
-    """The chance that all groups of the first element of a path pass, from halves that are alike in their scores."""
+    """The chance that all groups of the first element of a path pass, from halves that are alike in their scores.
+
+    ``groups`` are control and, if there are any, pools.
+    """
     by_score = np.argsort(calibration.score, kind="stable")
     halves = calibration[by_score[::2]], calibration[by_score[1::2]]
     targets = by_group(alpha, n_classes, **groups)

@@ -1,12 +1,13 @@
-"""The drift guard: an anytime-valid test that a stream of decisions still looks like the calibration set.
+"""The drift guard: an anytime-valid test that a stream of decisions still looks like the points it is compared with.
 
-**p-values.** Let Z_1, ..., Z_n be the scores of the calibration points and Z_{n+1}, Z_{n+2}, ... those of the stream;
-large is strange. The p-value of input t is the rank of its score among the calibration scores *and all earlier ones of
-the stream*, ties broken by a random number u_t in (0, 1]:
+**p-values.** Let Z_1, ..., Z_n be the scores of those points and Z_{n+1}, Z_{n+2}, ... those of the stream; large is
+strange. The p-value of input t is the rank of its score among these n scores *and all earlier ones of the stream*, ties
+broken by a random number u_t in (0, 1]:
 
     p_t = (#{i < n+t : Z_i > Z_{n+t}} + u_t #{i <= n+t : Z_i = Z_{n+t}}) / (n + t).
 
-If Z_1, Z_2, ... are exchangeable, then p_1, p_2, ... are independent and uniform, exactly, for every n. Proof: let E_t
+If Z_1, Z_2, ... are exchangeable, then p_1, p_2, ... are independent and uniform, exactly, for every n, also for n = 0
+(ranks among a few points alone would not be: they would share the luck of those points). Proof: let E_t
 be the bag {Z_1, ..., Z_{n+t}} without its order, with all scores and random numbers after input t. Given E_t, Z_{n+t}
 is equally likely to be any element of the bag, so its rank with ties broken at random is uniform. And p_{t+1}, p_{t+2},
 ... are functions of E_t. So p_t is uniform whatever the later ones are.
@@ -31,20 +32,22 @@ if the third is (1, 1), so both pasts together give away the third rank.)
 from __future__ import annotations
 
 import base64
+import copy
 import hashlib
 import json
 import math
+import secrets
 from bisect import bisect_left, bisect_right
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 
 from torchsdm.arithmetic import call, has_loops
 from torchsdm.core import SDMDecisions
-from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
+from torchsdm.errors import InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.files import parse_json, replace_file, strict_json
 from torchsdm.settings import check_fields
 from torchsdm.trust._stream import check_kind, check_reason, log_stakes
@@ -61,7 +64,8 @@ from torchsdm.validation import (
 )
 
 SIGNALS = ("nearest_distance", "confidence", "similarity")
-_KIND, _FORMAT = "torchsdm drift guard", 1
+_FORMAT = 1
+_SEED_BITS = 53  # of a drawn seed: JSON readers with float64 numbers keep it
 
 # Bets f(p) = h + (1 - h) a b p^(a-1) (1-p)^(b-1), a density where a or b is 1, with h held back so that no p ruins it.
 # The first three are for inputs stranger than nearly all seen, the others for streams that are stranger on the whole.
@@ -80,30 +84,109 @@ class GuardReset:
     """The input at which that stream raised the alarm, if it did."""
 
 
-class DriftGuard:
-    """Watches a stream of decisions and raises an alarm when it no longer looks like the calibration set.
+class Watcher(Protocol):
+    """What takes in the next decisions of a stream, and returns them with certified ones demoted after an alarm."""
+
+    @property
+    def raised(self) -> bool:
+        """Whether any alarm is raised."""
+
+    def watch(self, decisions: SDMDecisions) -> SDMDecisions:
+        """Take in the next decisions and return them."""
+
+
+_Guard = TypeVar("_Guard", bound="KeptGuard")
+
+
+class KeptGuard:
+    """What guards of a model share: they are kept as strict JSON, and refused for another model."""
+
+    _KIND: ClassVar[str]
+    fingerprint: str
+
+    def _state(self) -> dict[str, Any]:
+        raise NotImplementedError
+
+    @classmethod
+    def _restored(cls: type[_Guard], state: Mapping[str, Any]) -> _Guard:
+        raise NotImplementedError
+
+    def to_json(self) -> str:
+        """The whole guard as strict JSON; ``from_json`` continues to the bit where it stopped."""
+        state = {"kind": self._KIND, "format": _FORMAT, "fingerprint": self.fingerprint, **self._state()}
+        return strict_json(state | {"digest": _digest(state)})
+
+    @classmethod
+    def from_json(cls: type[_Guard], text: str, fingerprint: str | None = None) -> _Guard:
+        """Restore a guard.
+
+        With a ``fingerprint``, that of a guard just made from the model in use, a guard of other scores is refused.
+        """
+        return cls._restore(text, fingerprint, "The JSON of the guard")
+
+    def save(self, path: str | Path) -> None:
+        """Write ``to_json`` to a file, in one step: a reader sees the old state or the new one."""
+        path = check_path(path, "path", f"{type(self).__name__}.save")
+        try:
+            replace_file(path, (self.to_json() + "\n").encode())
+        except OSError as error:
+            raise ModelFileError(f"{path} cannot be written: {error}.") from error
+
+    @classmethod
+    def load(cls: type[_Guard], path: str | Path, fingerprint: str | None = None) -> _Guard:
+        """Read a guard from a file; see ``from_json``."""
+        path = check_path(path, "path", f"{cls.__name__}.load")
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ModelFileError(f"{path} cannot be read: {error}.") from error
+        return cls._restore(text, fingerprint, str(path))
+
+    @classmethod
+    def _restore(cls: type[_Guard], text: str, fingerprint: str | None, where: str) -> _Guard:
+        try:
+            state = parse_json(text)
+        except ValueError as error:
+            raise ModelFileError(f"{where} is truncated or damaged: {error}. Start a new guard.") from error
+        check_kind(state, cls._KIND, _FORMAT, where)
+        if state.pop("digest", None) != _digest(state):
+            raise ModelFileError(f"{where} is damaged: its contents are not what was written. Start a new guard.")
+        if fingerprint not in (None, state.get("fingerprint")):
+            raise ModelFileError(
+                f"{where} was started with other scores: the model was fitted, updated or calibrated again since. "
+                "Start a new guard."
+            )
+        try:
+            return cls._restored(state)
+        except (KeyError, TypeError, ValueError) as error:  # its digest fits, so somebody wrote it like that
+            raise ModelFileError(f"{where} is not what a drift guard writes: {error}. Start a new guard.") from error
+
+
+class DriftGuard(KeptGuard):
+    """Watches a stream of decisions and raises an alarm when it no longer looks like the points it is compared with.
 
     1. Make it from a fitted classifier (``from_classifier``) or from plain arrays.
     2. ``update`` it with the decisions, in the order of the inputs, in blocks of any size.
     3. ``raised`` stays true after an alarm, until somebody calls ``reset`` with a reason.
 
-    If the stream is exchangeable with the calibration points, the alarm is raised with probability at most
-    ``false_alarm``, at any time, however long the stream is watched, and for a calibration set of any size. The
-    docstring of the module has the proof.
+    If the stream is exchangeable with those points, the alarm is raised with probability at most ``false_alarm``, at
+    any time, however long the stream is watched, and for any number of points. The docstring of the module has the
+    proof.
 
     What this rests on:
 
-    - None of the points is in the support. Calibration, certification and stream points are all decided against a
-      support that does not contain them, by the same function, so without drift they are exchangeable.
-    - That function does not depend on the points. For the calibration set this is only nearly so: epoch and round were
-      chosen by the loss on it, and the eCDFs behind the confidence were fitted on it. Its scores are slightly too good,
-      and the promise is approximate. For a certification set, which nothing else ever saw, it is exact;
-      ``from_classifier`` prefers that one.
+    - Nothing of the model saw the points: not the support, not training, not calibration. Then they and the stream are
+      decided on by the same function, which depends on neither. Of a certification set this is true. Of a calibration
+      set it is not: it may have chosen the epoch, the eCDFs behind the confidence were fitted on it, and with
+      ``training='linear'`` it is in the support. Its scores look better than those of new inputs, and a guard that
+      compared with it would raise too many alarms. So ``from_classifier`` takes certification points or none. Without
+      any, inputs are compared with each other: the promise stays, and a turn is noticed, but not a stream that is
+      strange from its first input on.
     - The function stays the same. After an update of the support, or ``recalibrate``, make a new guard.
     - The order of the inputs says nothing about them. A file sorted by topic, or one input sent again and
       again, is a stream that turns.
-    - The probability is over calibration set, stream and tie-breaking numbers together, for each stream. After a false
-      alarm the calibration set is probably an unlucky one, and the next stream is more likely to raise another.
+    - The probability is over points, stream and tie-breaking numbers together, for each stream. After a false alarm the
+      points are probably unlucky ones, and the next stream is more likely to raise another.
 
     Only strange inputs raise the alarm, not inputs that are more ordinary than before. Inputs after a turn join those
     that later ones are ranked against, so a slow drift is harder to see than a sudden one. Memory grows with the
@@ -112,11 +195,13 @@ class DriftGuard:
     Parameters
     ----------
     calibration_distance, calibration_confidence, calibration_similarity : (n,)
-        Nearest distance, confidence and similarity q of the calibration points. Their order does not matter.
+        Nearest distance, confidence and similarity q of the points to compare with; they need no labels. Their order
+        does not matter. There may be none.
     false_alarm : float, default=0.01
         Largest probability of ever raising the alarm in a calm stream.
-    seed : int, default=0
-        Of the random numbers that break ties.
+    seed : int, optional
+        Of the random numbers that break ties. By default it is drawn from the system, so that nobody can know it and no
+        two guards share their luck; it is saved with the guard.
 
     Attributes
     ----------
@@ -127,8 +212,10 @@ class DriftGuard:
     raised_by : str or None
         The signal that raised it: 'nearest_distance', 'confidence' or 'similarity'.
     resets : tuple of GuardReset
+    n_known : int
+        How many points it compares with.
     fingerprint : str
-        SHA-256 of the calibration scores.
+        SHA-256 of their scores; of a guard without points, of the calibration scores of its model.
 
     Examples
     --------
@@ -146,24 +233,25 @@ class DriftGuard:
     (True, 308)
     """
 
+    _KIND = "torchsdm drift guard"
+
     def __init__(
         self,
         calibration_distance: ArrayLike,
         calibration_confidence: ArrayLike,
         calibration_similarity: ArrayLike,
         false_alarm: float = 0.01,
-        seed: int = 0,
+        seed: int | None = None,
     ) -> None:
         check_share(false_alarm, "false_alarm", "DriftGuard")
+        seed = secrets.randbits(_SEED_BITS) if seed is None else seed
         check_positive(seed, "seed", "DriftGuard", integer=True, zero=True)
         names = ("calibration_distance", "calibration_confidence", "calibration_similarity")
         values = (calibration_distance, calibration_confidence, calibration_similarity)
         scores = _strangeness(dict(zip(names, values, strict=True)), "DriftGuard")
-        if scores.shape[1] == 0:
-            raise InvalidInputError("'calibration_distance' of DriftGuard must hold the scores of points. Got none.")
         self._calibration = np.sort(scores)  # (3, n), each row ascending
         self.false_alarm, self.seed = float(false_alarm), int(seed)
-        self.fingerprint = hashlib.sha256(self._calibration.astype("<f8").tobytes()).hexdigest()
+        self.fingerprint = _fingerprint(scores)
         self.resets: tuple[GuardReset, ...] = ()
         self._start_stream()
 
@@ -176,12 +264,12 @@ class DriftGuard:
         self._log_martingales = np.zeros(len(SIGNALS))
 
     @classmethod
-    def from_classifier(cls, clf: Any, false_alarm: float = 0.01, seed: int = 0) -> DriftGuard:
+    def from_classifier(cls, clf: Any, false_alarm: float = 0.01, seed: int | None = None) -> DriftGuard:
         """The guard of a fitted ``SDMClassifier``, or of an ``SDMTextClassifier`` around one.
 
-        It compares with the certification points if the classifier has them (``clf.certification_``, with the three
-        signals as attributes), else with the calibration points, as they are decided now. An ensemble is refused: the
-        numbers of its rows come from different rounds, each with a calibration set of its own.
+        It compares with the certification points (``clf.certification_``, with the three signals as attributes), as
+        they are decided now. If there are none, it compares inputs with each other only (``n_known`` is 0). An ensemble
+        is refused: the numbers of its rows come from different rounds.
         """
         clf = getattr(clf, "classifier_", clf)
         try:
@@ -191,12 +279,20 @@ class DriftGuard:
         except AttributeError as error:
             raise InvalidTypeError(
                 f"'clf' of DriftGuard.from_classifier must be an SDMClassifier. Got {type(clf).__name__}; an ensemble "
-                "has no calibration set of its own, so make the guard from one of its rounds."
+                "has no certification set of its own, so make the guard from one of its rounds."
             ) from error
         known = getattr(clf, "certification_", None)
-        if known is None:
-            known = model.decide_encoded(model.calibration.known.points) if model.outdated else model.calibration
-        return cls(known.nearest_distance, known.confidence, known.similarity, false_alarm, seed)
+        if known is not None:
+            return cls(known.nearest_distance, known.confidence, known.similarity, false_alarm, seed)
+        guard = cls((), (), (), false_alarm, seed)
+        known = model.decide_encoded(model.calibration.known.points) if model.outdated else model.calibration
+        guard.fingerprint = _fingerprint(_strangeness({name: getattr(known, name) for name in SIGNALS}, "DriftGuard"))
+        return guard
+
+    @property
+    def n_known(self) -> int:
+        """How many points it compares with."""
+        return int(self._calibration.shape[1])
 
     @property
     def raised(self) -> bool:
@@ -220,7 +316,8 @@ class DriftGuard:
 
     def __repr__(self) -> str:
         state = f"raised at input {self.raised_at} by {self.raised_by}" if self.raised else "calm"
-        return f"DriftGuard({state}, {self.n_seen} seen, log_martingale={self.log_martingale:.2f})"
+        seen = f"{self.n_seen} seen, compared with {self.n_known} points and each other"
+        return f"DriftGuard({state}, {seen}, log_martingale={self.log_martingale:.2f})"
 
     def update(self, decisions: Any) -> Array:
         """Take in the next decisions of the stream; returns ``log_martingale`` after each of them (N,).
@@ -270,19 +367,21 @@ class DriftGuard:
                 not_above = np.searchsorted(earlier[signal], new, side="right")
                 stranger += earlier.shape[1] - not_above
                 equal += not_above - np.searchsorted(earlier[signal], new, side="left")
-            n_ranked = self._calibration.shape[1] + self.n_seen + np.arange(1, n + 1)
+            n_ranked = self.n_known + self.n_seen + np.arange(1, n + 1)
             p[signal] = (stranger + u[signal] * (equal + 1)) / n_ranked
         return p
 
-    def reset(self, reason: str) -> None:
-        """Start again with an empty stream, and remember why.
+    def reset(self, reason: str) -> GuardReset:
+        """Start again with an empty stream, and remember why; returns what is remembered.
 
-        The calibration set stays. If the alarm was right, collect new labelled data, certify again and make a new
-        guard.
+        The points that it compares with stay. If the alarm was right, collect new labelled data, certify again and make
+        a new guard.
         """
         check_reason(reason, "DriftGuard.reset", "guard")
-        self.resets = (*self.resets, GuardReset(reason, self.n_seen, self.raised_at))
+        made = GuardReset(reason, self.n_seen, self.raised_at)
+        self.resets = (*self.resets, made)
         self._start_stream()
+        return made
 
     def succeed(self, earlier: DriftGuard, reason: str) -> DriftGuard:
         """Begin where a guard of the model before a change ended: its resets are remembered, and its alarm stays.
@@ -298,79 +397,45 @@ class DriftGuard:
 
     # --- Saving ------------------------------------------------------------------------------------------------------
 
-    def to_json(self) -> str:
-        """The whole guard as strict JSON; ``from_json`` continues to the bit where it stopped."""
-        state = {
-            "kind": _KIND,
-            "format": _FORMAT,
+    def _state(self) -> dict[str, Any]:
+        return {"calibration": encoded(self._calibration), **self.stream_state()}
+
+    @classmethod
+    def _restored(cls, state: Mapping[str, Any]) -> DriftGuard:
+        distance, unsureness, is_contradicted = decoded(state["calibration"], len(SIGNALS), None)
+        guard = cls(distance, -unsureness, 1 - is_contradicted, state["false_alarm"], state["seed"])
+        if guard.n_known and guard.fingerprint != state["fingerprint"]:
+            raise ValueError("its fingerprint is not that of its points")
+        guard.fingerprint = str(state["fingerprint"])
+        return guard.with_stream(state)
+
+    def beside(self, false_alarm: float, seed: int) -> DriftGuard:
+        """A guard over the same points, with an empty stream of its own."""
+        other = copy.copy(self)
+        other.false_alarm, other.seed, other.resets = float(false_alarm), int(seed), ()
+        other._start_stream()
+        return other
+
+    def stream_state(self) -> dict[str, Any]:
+        """All but the points, as plain values; ``with_stream`` restores it."""
+        return {
             "false_alarm": self.false_alarm,
             "seed": self.seed,
-            "fingerprint": self.fingerprint,
-            "calibration": _encoded(self._calibration),
-            "stream": _encoded(np.sort(np.hstack([np.empty((len(SIGNALS), 0)), *self._runs]))),
-            "log_bets": _encoded(self._log_bets),
-            "log_martingales": _encoded(self._log_martingales),
+            "stream": encoded(np.sort(np.hstack([np.empty((len(SIGNALS), 0)), *self._runs]))),
+            "log_bets": encoded(self._log_bets),
+            "log_martingales": encoded(self._log_martingales),
             "raised_at": self.raised_at,
             "raised_by": self.raised_by,
             "resets": [asdict(reset) for reset in self.resets],
         }
-        return strict_json(state | {"digest": _digest(state)})
 
-    @classmethod
-    def from_json(cls, text: str, fingerprint: str | None = None) -> DriftGuard:
-        """Restore a guard.
-
-        With a ``fingerprint``, that of a guard just made from the model in use, a guard of other calibration scores is
-        refused.
-        """
-        return cls._restore(text, fingerprint, "The JSON of the guard")
-
-    def save(self, path: str | Path) -> None:
-        """Write ``to_json`` to a file, in one step: a reader sees the old state or the new one."""
-        path = check_path(path, "path", "DriftGuard.save")
-        try:
-            replace_file(path, (self.to_json() + "\n").encode())
-        except OSError as error:
-            raise ModelFileError(f"{path} cannot be written: {error}.") from error
-
-    @classmethod
-    def load(cls, path: str | Path, fingerprint: str | None = None) -> DriftGuard:
-        """Read a guard from a file; see ``from_json``."""
-        path = check_path(path, "path", "DriftGuard.load")
-        try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ModelFileError(f"{path} cannot be read: {error}.") from error
-        return cls._restore(text, fingerprint, str(path))
-
-    @classmethod
-    def _restore(cls, text: str, fingerprint: str | None, where: str) -> DriftGuard:
-        try:
-            state = parse_json(text)
-        except ValueError as error:
-            raise ModelFileError(f"{where} is truncated or damaged: {error}. Start a new guard.") from error
-        check_kind(state, _KIND, _FORMAT, where)
-        if state.pop("digest", None) != _digest(state):
-            raise ModelFileError(f"{where} is damaged: its contents are not what was written. Start a new guard.")
-        if fingerprint not in (None, state.get("fingerprint")):
-            raise ModelFileError(
-                f"{where} was started with other calibration scores: the model was fitted, updated or calibrated again "
-                "since. Start a new guard."
-            )
-        try:
-            return cls._restored(state)
-        except (KeyError, TypeError, ValueError) as error:  # its digest fits, so somebody wrote it like that
-            raise ModelFileError(f"{where} is not what a drift guard writes: {error}. Start a new guard.") from error
-
-    @classmethod
-    def _restored(cls, state: Mapping[str, Any]) -> DriftGuard:
-        n_signals = len(SIGNALS)
-        distance, unsureness, is_contradicted = _decoded(state["calibration"], n_signals, None)
-        guard = cls(distance, -unsureness, 1 - is_contradicted, state["false_alarm"], state["seed"])
-        stream = _decoded(state["stream"], n_signals, None)
+    def with_stream(self, state: Mapping[str, Any]) -> DriftGuard:
+        """A guard over the same points that goes on where another stopped."""
+        guard = self.beside(state["false_alarm"], state["seed"])
+        stream = decoded(state["stream"], len(SIGNALS), None)
         guard.n_seen, guard._runs = stream.shape[1], _with_run((), stream)
-        guard._log_bets = _decoded(state["log_bets"], n_signals, len(_BETS))
-        guard._log_martingales = _decoded(state["log_martingales"], n_signals)
+        guard._log_bets = decoded(state["log_bets"], len(SIGNALS), len(_BETS))
+        guard._log_martingales = decoded(state["log_martingales"], len(SIGNALS))
         last = check_fields(GuardReset("", guard.n_seen, state["raised_at"]))
         guard.raised_at, guard.raised_by = last.raised_at, state["raised_by"]
         if guard.raised_by not in ((None,) if guard.raised_at is None else SIGNALS):
@@ -392,6 +457,11 @@ def _strangeness(signals: Mapping[str, Any], caller: str) -> Array:
         columns.append(scores.numpy())
     distance, confidence, similarity = columns
     return np.stack([distance, -confidence, (similarity == 0).astype(float)])
+
+
+def _fingerprint(scores: Array) -> str:
+    """SHA-256 of scores (3, N), in any order."""
+    return hashlib.sha256(np.sort(scores).astype("<f8").tobytes()).hexdigest()
 
 
 def _with_run(runs: tuple[Array, ...], scores: Array) -> tuple[Array, ...]:
@@ -456,12 +526,12 @@ def _bet_plain(p: Array, n_seen: int, log_bets: Array, log_martingales: Array) -
             log_martingales[signal, i] = log_total
 
 
-def _encoded(array: Array) -> dict[str, Any]:
+def encoded(array: Array) -> dict[str, Any]:
     """Numbers as base64 of little-endian float64: exact and compact."""
     return {"shape": list(array.shape), "base64": base64.b64encode(array.astype("<f8").tobytes()).decode()}
 
 
-def _decoded(stored: Mapping[str, Any], *shape: int | None) -> Array:
+def decoded(stored: Mapping[str, Any], *shape: int | None) -> Array:
     """The reverse, of a shape in which None is any length; an infinite number is one, NaN is none."""
     array = np.frombuffer(base64.b64decode(stored["base64"]), dtype="<f8").reshape(stored["shape"]).astype(np.float64)
     is_shaped = array.ndim == len(shape) and all(want in (None, n) for want, n in zip(shape, array.shape, strict=True))

@@ -15,6 +15,7 @@ from torchsdm.application import AnswerRequest, SavedModel, answer_requests
 from torchsdm.application import requests as requests_module
 from torchsdm.errors import BackboneError, InvalidInputError
 from torchsdm.estimators import SDMTextClassifier
+from torchsdm.trust import SourceGuards
 
 RNG = np.random.default_rng(0)
 LABELS = np.arange(300) % 2
@@ -78,6 +79,28 @@ def test_an_explanation_s_own_inputs_do_not_raise_the_alarm_for_the_next(saved):
     calm = answer_requests(saved, [asked(STATES[:20], k=1)], guard=guard)[0]
     after = answer_requests(saved, [asked(far, k=1), asked(STATES[:20], k=1)], guard=guard)[1]
     assert as_json(after) == as_json(calm) and guard.n_seen == 0
+
+
+def test_guards_by_source_demote_the_answers_to_their_source_alone(saved):
+    guards = SourceGuards.from_classifier(saved.classifier, seed=0)
+
+    def ask(rows, sources, k=0):
+        return AnswerRequest(hidden_states=rows.tolist(), k=k, sources=sources)
+
+    calm, far = STATES[:20], STATES[:30] + 9
+    before = answer_requests(saved, [ask(calm, None)])[0]
+    assert "certified" in {row["lane"] for row in before}
+    answer_requests(saved, [ask(calm, ["mail"] * 20), ask(far, ["forum"] * 30)], guard=guards)
+    assert guards.raised_sources == ("forum",)
+    sources = ["forum", "mail", None, "mail"] * 5
+    requests = [ask(calm, sources), ask(calm, sources, k=1), ask(calm, None)]
+    for rows, own in zip(answer_requests(saved, requests, guard=guards), (sources, sources, [None] * 20), strict=True):
+        for row, usual, source in zip(rows, before, own, strict=True):
+            assert row["admitted"] == (usual["lane"] == "trusted" if source == "forum" else usual["admitted"])
+    assert {name: stream.n_seen for name, stream in guards.streams.items()} == {"mail": 30, "forum": 35, "": 25}
+    broken = AnswerRequest(hidden_states=[["x"], *calm[:2].tolist()], sources=["new", "mail", "mail"])
+    answer_requests(saved, [broken], guard=guards)
+    assert guards.streams["mail"].n_seen == 32 and "new" not in guards.streams  # nobody saw the row that is broken
 
 
 def test_a_bad_row_is_rejected_and_a_bad_request_is_nobody_else_s(saved):

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections import Counter
 from itertools import chain
 
 import numpy as np
+import pandas
 import pytest
 
 from small import small_settings
@@ -18,6 +20,7 @@ from torchsdm.application import SavedModel, saved_model, scoring
 from torchsdm.application.scoring import Scores, remove_finished, score_blocks
 from torchsdm.data import Columns
 from torchsdm.errors import CheckpointError, InvalidInputError
+from torchsdm.trust import SourceGuards
 
 pytestmark = pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 
@@ -187,12 +190,46 @@ def test_a_folder_of_nothing_starts_no_job(model, tmp_path):
 def test_a_guard_sees_the_decisions_of_a_cluster_as_those_of_one_process(model, data, tmp_path):
     """Also those of blocks that were finished before."""
     interrupted(model, data, tmp_path / "out.parts", 3)
-    guards = [DriftGuard.from_classifier(model.classifier, false_alarm=0.9) for _ in range(3)]
+    guards = [DriftGuard.from_classifier(model.classifier, false_alarm=0.9, seed=0) for _ in range(3)]
     expected = alone(model, data, guard=guards[0])
     assert score(model, data, guard=guards[1]) == expected
     assert score(model, data, tmp_path / "out.parts", guard=guards[2]) == expected
     assert guards[0].to_json() == guards[1].to_json() == guards[2].to_json()
     assert guards[0].n_seen == N
+
+
+def test_guards_by_source_find_the_source_of_every_row_that_can_be_decided_on(model, tmp_path):
+    """Also past rows that cannot be read, on a cluster, and where blocks were finished before."""
+    sources = [("mail", "forum", None)[row % 3] for row in range(N)]
+    states = [STATES[row].tolist() for row in range(N)]
+    rows = [{"id": f"r{row}", "hidden_states": states[row], "from": sources[row]} for row in range(N)]
+    texts = [json.dumps(row) for row in rows]
+    texts[7], texts[11] = "{broken", json.dumps({**rows[11], "hidden_states": ["x"]})
+    file = tmp_path / "data.jsonl"
+    file.write_text("\n".join(texts), encoding="utf-8")
+    interrupted(model, file, tmp_path / "out.parts", 3)
+    guards = [SourceGuards.from_classifier(model.classifier, seed=0) for _ in range(3)]
+    expected = alone(model, file, guard=guards[0], guard_by="from")
+    assert score(model, file, guard=guards[1], guard_by="from") == expected
+    assert score(model, file, tmp_path / "out.parts", guard=guards[2], guard_by="from") == expected
+    assert guards[0].to_json() == guards[1].to_json() == guards[2].to_json()
+    seen = Counter(source or "" for row, source in enumerate(sources) if row not in (7, 11))
+    assert {name: stream.n_seen for name, stream in guards[0].streams.items()} == seen
+    table, again = tmp_path / "data.parquet", SourceGuards.from_classifier(model.classifier, seed=0)
+    good = [row for number, row in enumerate(rows) if number not in (7, 11)]
+    pandas.DataFrame(good).to_parquet(table)
+    alone(model, table, guard=again, guard_by="from")
+    assert again.to_json() == guards[0].to_json()
+
+
+def test_a_column_of_sources_that_is_not_there_is_told_before_anything_is_decided(model, data, here, tmp_path):
+    guards = SourceGuards.from_classifier(model.classifier, seed=0)
+    with pytest.raises(InvalidInputError, match=r"has no column 'source' for the source\. Got 'id', 'hidden_states'"):
+        alone(model, data, guard=guards, guard_by="source")
+    np.savez(tmp_path / "states.npz", hidden_states=STATES)
+    with pytest.raises(InvalidInputError, match=r"states\.npz has no columns, so none for the source"):
+        alone(model, tmp_path / "states.npz", guard=guards, guard_by="source")
+    assert not here and not guards.n_seen
 
 
 def test_rows_that_were_decided_elsewhere_are_watched_in_the_same_way():
@@ -201,7 +238,7 @@ def test_rows_that_were_decided_elsewhere_are_watched_in_the_same_way():
     classifier = SDMClassifier(0.8, **small_settings(max_epochs=4))
     classifier.fit(rng.normal(size=(600, 4)) + 2 * labels[:, None], labels)
     X = np.concatenate([rng.normal(size=(60, 4)) + 2 * rng.integers(2, size=(60, 1)), rng.normal(size=(90, 4)) * 3])
-    here, there = (DriftGuard.from_classifier(classifier) for _ in range(2))
+    here, there = (DriftGuard.from_classifier(classifier, seed=0) for _ in range(2))
     expected = [row for part in (X[:40], X[40:]) for row in here.watch(classifier.decide(part)).to_dicts()]
     plain = [json.loads(json.dumps(row)) for row in classifier.decide(X).to_dicts()]
     assert scoring._watched(there, plain[:70]) + scoring._watched(there, plain[70:]) == expected

@@ -49,7 +49,7 @@ X = (rng.normal(size=(240, 20)) + y[:, None]).astype(np.float32)
 classifier = SDMClassifier(0.8, n_filters=70, n_rounds=1, training="sdm", max_epochs=4, batch_size=20,
                            learning_rate=1e-3, random_state=0).fit(X, y)
 decisions = classifier.decide(X + 0.1)
-guard = DriftGuard.from_classifier(classifier)
+guard = DriftGuard.from_classifier(classifier, seed=0)
 guard.update(decisions)
 digest = hashlib.sha256()
 for name, values in vars(decisions).items():

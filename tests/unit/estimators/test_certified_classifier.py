@@ -385,7 +385,7 @@ def test_settings_are_checked(settings, words, data):
 
 def test_a_guard_watches_decisions_in_their_order(clf):
     calm, shifted = draw(60, 20)[0], draw(60, 21)[0] + 4.0
-    guard = DriftGuard.from_classifier(clf)
+    guard = DriftGuard.from_classifier(clf, seed=0)
     stream = np.concatenate([calm, shifted])
     plain, watched = clf.decide(stream), clf.decide(stream, guard=guard)
     assert guard.raised_at is not None and guard.raised_at > 60 and guard.n_seen == 120
@@ -393,10 +393,10 @@ def test_a_guard_watches_decisions_in_their_order(clf):
     assert (watched.admitted[is_calm] == plain.admitted[is_calm]).all()
     assert not (watched.lane[~is_calm] == "certified").any()
     assert (watched.admitted == plain.admitted & (is_calm | (plain.lane == "trusted"))).all()
-    again = DriftGuard.from_classifier(clf)
+    again = DriftGuard.from_classifier(clf, seed=0)
     blocks = [clf.decide(part, guard=again) for part in np.array_split(stream, 7)]
     assert watched.concatenate(blocks).to_dicts() == watched.to_dicts()
-    third = DriftGuard.from_classifier(clf)
+    third = DriftGuard.from_classifier(clf, seed=0)
     assert [one.decision for one in clf.explain(stream, k=1, guard=third)] == watched.to_dicts()
 
 

@@ -237,7 +237,7 @@ def test_a_label_that_is_there_already_is_no_correction(clf):
     assert not clf.model_.outdated and clf.model_.certification.n_corrected == 0
 
 
-def test_a_guard_compares_with_the_calibration_points_in_force():
+def test_a_guard_is_named_by_the_calibration_points_in_force():
     papers = quietly(lambda: SDMClassifier(alpha=0.9, certification_size=None, **SETTINGS).fit(*DATA))
     before = DriftGuard.from_classifier(papers).fingerprint
     papers.add_calibration(*MORE)

@@ -171,7 +171,7 @@ def test_labels_of_both_kinds_have_no_accuracy_together(one_alpha, mixed):
 def test_an_overview_counts_lanes_reasons_and_predictions_and_asks_the_guard(fitted, one_alpha, insects):
     decisions = one_alpha.decide(np.concatenate([insects.fresh, insects.fresh + 50]))
     found = Overview.of(one_alpha, decisions)
-    guard = DriftGuard.from_classifier(one_alpha)
+    guard = DriftGuard.from_classifier(one_alpha, seed=0)
     guard.update(decisions)
     assert guard.raised and (found.raised_at, found.raised_by) == (guard.raised_at, guard.raised_by)
     assert found.n == 80 and found.n_admitted == decisions.admitted.sum() > 0
@@ -188,7 +188,7 @@ def test_an_overview_counts_lanes_reasons_and_predictions_and_asks_the_guard(fit
     lines = found.lines("outside")
     assert lines["admitted"] == f"{found.n_admitted} ({found.n_admitted / 80:.1%}), each a mistake"
     assert "mistake" not in found.lines("none")["admitted"]
-    assert lines["drift"] == f"the guard is raised at input {guard.raised_at} of 80 by the nearest distance"
+    assert lines["drift"] == f"the guard is raised at input {guard.raised_at} of 80 by the similarity"
     calm = Overview.of(one_alpha, one_alpha.decide(insects.fresh[:5]))
     assert calm.drift == "the guard stays calm over 5 inputs"
     ensemble = SDMEnsemble.from_classifier(fitted)
@@ -197,7 +197,7 @@ def test_an_overview_counts_lanes_reasons_and_predictions_and_asks_the_guard(fit
 
 def test_each_new_guard_has_seen_nothing_but_what_it_is_shown(one_alpha, insects):
     guards, decisions = FreshGuards(one_alpha), one_alpha.decide(np.concatenate([insects.fresh, insects.fresh + 50]))
-    alone = DriftGuard.from_classifier(one_alpha)
+    alone = DriftGuard.from_classifier(one_alpha, seed=0)
     alone.update(decisions)
     for _ in range(2):
         assert guards.alarm(decisions) == (alone.raised_at, alone.raised_by) != (None, None)

@@ -15,7 +15,7 @@ from small import small_settings
 from torchsdm import SDMClassifier, SDMEnsemble
 from torchsdm.errors import InvalidInputError, InvalidTypeError, ModelFileError, NotFittedError
 from torchsdm.trust import DriftGuard, GuardReset
-from torchsdm.trust.guard import SIGNALS, _bet, _strangeness
+from torchsdm.trust.guard import SIGNALS, _bet, _digest, _strangeness
 
 N_CALIBRATION = 60
 
@@ -31,8 +31,8 @@ def rows(decisions, chosen):
     return SimpleNamespace(**{name: values[chosen] for name, values in vars(decisions).items()})
 
 
-def make_guard(known, **settings):
-    return DriftGuard(known.nearest_distance, known.confidence, known.similarity, **settings)
+def make_guard(known, seed=0, **settings):
+    return DriftGuard(known.nearest_distance, known.confidence, known.similarity, seed=seed, **settings)
 
 
 @pytest.fixture
@@ -136,6 +136,26 @@ def test_every_order_of_calibration_is_the_same_guard(known, stream):
     guard = make_guard(known)
     np.testing.assert_array_equal(turned.update(stream), guard.update(stream))
     assert turned.fingerprint == guard.fingerprint
+
+
+def test_by_default_no_two_guards_break_ties_alike_and_a_saved_one_goes_on_as_it_would(known, stream):
+    one, other = (DriftGuard(*(getattr(known, name) for name in SIGNALS)) for _ in range(2))
+    assert one.seed != other.seed and max(one.seed, other.seed) < 2**53
+    one.update(rows(stream, slice(0, 100)))
+    restored = DriftGuard.from_json(one.to_json())
+    rest = rows(stream, slice(100, 200))
+    np.testing.assert_array_equal(restored.update(rest), one.update(rest))
+
+
+def test_without_points_inputs_are_ranked_among_themselves(stream):
+    nothing = SimpleNamespace(**dict.fromkeys(SIGNALS, np.empty(0)))
+    first = rows(stream, slice(100, 190))
+    guard = make_guard(nothing)
+    values = guard.update(first)
+    p = reference_p_values(nothing, first, 1 - np.random.default_rng(np.random.PCG64(0)).random((90, 3)))
+    expected = np.max([reference_martingale(row) for row in p], axis=0)
+    np.testing.assert_allclose(values, np.log(expected / 3), rtol=1e-10, atol=1e-10)
+    assert guard.n_known == 0
 
 
 def test_the_seed_breaks_ties(known, stream):
@@ -321,12 +341,19 @@ def test_a_changed_file_is_refused(raised, change, message):
         DriftGuard.from_json(json.dumps(state_of(raised) | change))
 
 
+def test_points_of_another_name_are_refused(raised):
+    state = {**state_of(raised), "fingerprint": "0" * 64}
+    state.pop("digest")
+    with pytest.raises(ModelFileError, match="its fingerprint is not that of its points"):
+        DriftGuard.from_json(json.dumps({**state, "digest": _digest(state)}), "0" * 64)
+
+
 def test_a_file_of_another_calibration_set_is_refused(known, raised, tmp_path):
     known.confidence[0] += 0.05
     other = make_guard(known)
     assert other.fingerprint != raised.fingerprint
     raised.save(tmp_path / "guard.json")
-    with pytest.raises(ModelFileError, match="other calibration scores"):
+    with pytest.raises(ModelFileError, match="other scores"):
         DriftGuard.load(tmp_path / "guard.json", fingerprint=other.fingerprint)
 
 
@@ -370,7 +397,6 @@ def test_what_is_no_decision_is_refused(raised):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        (([], [], []), InvalidInputError, "Got none"),
         (([1.0], [0.5, 0.5], [1]), InvalidInputError, "'calibration_confidence' of DriftGuard must have one value"),
         (([math.nan], [0.5], [1]), InvalidInputError, "'calibration_distance' of DriftGuard must be finite"),
         (([1.0], [0.5], [1], 0.0), InvalidInputError, "'false_alarm' of DriftGuard must be positive"),
@@ -399,25 +425,27 @@ def classifier():
 
 @pytest.mark.filterwarnings("ignore::torchsdm.errors.SDMWarning")
 class TestFromClassifier:
-    def test_it_compares_with_the_calibration_set(self, classifier):
-        known = classifier.model_.calibration
+    def test_it_compares_with_no_points_that_something_else_saw(self, classifier):
+        """Calibration chose the epoch; its scores only name the model."""
         guard = DriftGuard.from_classifier(classifier, false_alarm=0.2, seed=3)
-        expected = make_guard(known, false_alarm=0.2, seed=3)
-        assert guard.to_json() == expected.to_json()
-        decisions = classifier.decide(np.random.default_rng(1).normal(size=(50, 3)) + 40)
-        assert guard.update(decisions).shape == (50,)
-        assert guard.raised and guard.n_seen == 50
+        assert "compared with 0 points and each other" in repr(guard)
+        assert guard.n_known == 0 and (guard.false_alarm, guard.seed) == (0.2, 3)
+        assert guard.fingerprint == make_guard(classifier.model_.calibration).fingerprint
+        assert DriftGuard.from_json(guard.to_json(), guard.fingerprint).to_json() == guard.to_json()
+        rng = np.random.default_rng(1)
+        assert guard.update(classifier.decide(rng.normal(size=(200, 3)) + 1)).shape == (200,) and not guard.raised
+        guard.update(classifier.decide(rng.normal(size=(50, 3)) + 40))
+        assert guard.raised and 200 < guard.raised_at <= 220
 
     @pytest.mark.parametrize("is_loaded", [False, True])
-    @pytest.mark.parametrize("compared_with", ["calibration", "certification"])
-    def test_a_known_point_decided_again_ties_with_itself(self, compared_with, is_loaded, tmp_path):
+    def test_a_known_point_decided_again_ties_with_itself(self, is_loaded, tmp_path):
         """To the bit: else inputs of the stream would rank before or after points that are equal to them."""
         rng = np.random.default_rng(3)
         y = rng.integers(0, 2, 400)
         X = (rng.normal(size=(400, 3)) + 3 * y[:, None]).astype(np.float32)
         settings = small_settings(n_filters=4)
         clf = SDMClassifier(alpha=0.8, certification_size=None, **settings)
-        clf.fit(X[:200], y[:200], **{compared_with: (X[200:], y[200:])})
+        clf.fit(X[:200], y[:200], certification=(X[200:], y[200:]))
         guard = DriftGuard.from_classifier(clf)
         if is_loaded:
             clf.save(tmp_path / "model")
@@ -435,7 +463,7 @@ class TestFromClassifier:
         clf = SDMClassifier(alpha=0.9, **settings).fit(X[:1000], y[:1000])
         drifting = X[1000:] + np.where(np.arange(600) < 300, 0, 3)[:, None] * np.eye(8)[1]
         decided = clf.decide(drifting)
-        guard = DriftGuard.from_classifier(clf)
+        guard = DriftGuard.from_classifier(clf, seed=0)
         watched = guard.watch(decided)
         calm, strange = slice(0, guard.raised_at - 1), slice(guard.raised_at - 1, None)
         assert 300 < guard.raised_at < 400
@@ -450,7 +478,7 @@ class TestFromClassifier:
         assert (later.lane == "certified").any() and "certified" not in guard.watch(later).lane
         number, all_certified = np.arange(1, 601), np.full(600, "certified", dtype=object)
         every = replace(decided, lane=all_certified, certified=np.ones(600, bool), admitted=np.ones(600, bool))
-        watched = DriftGuard.from_classifier(clf).watch(every)
+        watched = DriftGuard.from_classifier(clf, seed=0).watch(every)
         np.testing.assert_array_equal(watched.admitted, number < guard.raised_at)  # the alarm's own input falls
 
     def test_every_input_that_is_decided_can_be_watched(self, classifier):
@@ -466,20 +494,26 @@ class TestFromClassifier:
         certified = SimpleNamespace(model_=classifier.model_, certification_=known)
         assert DriftGuard.from_classifier(certified).fingerprint == make_guard(known).fingerprint
 
-    def test_after_an_update_the_points_are_decided_again(self, classifier, tmp_path):
+    @pytest.mark.parametrize("is_certified", [False, True])
+    def test_after_an_update_the_points_are_decided_again(self, classifier, is_certified, tmp_path):
+        rng = np.random.default_rng(2)
         classifier.save(tmp_path / "model")
-        updated = SDMClassifier.load(tmp_path / "model")
-        updated.add_exemplars(np.random.default_rng(2).normal(size=(40, 3)), np.zeros(40, dtype=int))
-        guard = DriftGuard.from_classifier(updated)
-        assert guard.fingerprint != DriftGuard.from_classifier(classifier).fingerprint
-        known = updated.model_.calibration
-        nearest = updated.support_.neighbors(known.known.points.exemplars, 1)[0][:, 0].numpy()
-        np.testing.assert_array_equal(guard._calibration[0], np.sort(nearest))
-        before = DriftGuard.from_classifier(classifier)._calibration
-        assert (guard._calibration[1] != before[1]).any()
+        before = SDMClassifier.load(tmp_path / "model")
+        if is_certified:
+            before.recertify(rng.normal(size=(60, 3)) + 1, rng.integers(0, 2, 60))
+        before.save(tmp_path / "before")
+        updated = SDMClassifier.load(tmp_path / "before")
+        updated.add_exemplars(rng.normal(size=(40, 3)), np.zeros(40, dtype=int))
+        guard, earlier = DriftGuard.from_classifier(updated), DriftGuard.from_classifier(before)
+        assert guard.fingerprint != earlier.fingerprint and guard.n_known == earlier.n_known == 60 * is_certified
+        if is_certified:
+            known = updated.model_.certification.points.exemplars
+            nearest = updated.support_.neighbors(known, 1)[0][:, 0].numpy()
+            np.testing.assert_array_equal(guard._calibration[0], np.sort(nearest))
+            assert (guard._calibration[1] != earlier._calibration[1]).any()
 
     def test_other_things_are_refused(self, classifier):
-        with pytest.raises(InvalidTypeError, match="Got SDMEnsemble; an ensemble has no calibration set of its own"):
+        with pytest.raises(InvalidTypeError, match="Got SDMEnsemble; an ensemble has no certification set of its own"):
             DriftGuard.from_classifier(SDMEnsemble.from_classifier(classifier))
         with pytest.raises(NotFittedError):
             DriftGuard.from_classifier(SDMClassifier())
