@@ -14,6 +14,8 @@ import torch
 
 torch.set_num_threads(1)  # the problems are small: sharing them out costs more than it gains
 
+from torchsdm.trust import Ledger, keep_ledger, separate_ledger
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Each process has a cache of its own, but for converted models, which are locked: a test that finds the states of an
@@ -25,6 +27,24 @@ _MODELS.mkdir(parents=True, exist_ok=True)
 (Path(_CACHE.name) / "models").symlink_to(_MODELS)
 os.environ["TORCHSDM_CACHE"] = _CACHE.name
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no test asks a hub
+
+
+# --- The ledger of looks ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _own_ledger():
+    """Each test is an experiment of its own: what others asked the same rows does not count, in any thread."""
+    keep_ledger(Ledger())
+    with separate_ledger():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_ledger_of_module():
+    """The same for what the tests of a module share."""
+    with separate_ledger():
+        yield
 
 
 # --- The worked example ----------------------------------------------------------------------------------------------

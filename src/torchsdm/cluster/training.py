@@ -134,5 +134,6 @@ class _Shared:
         }
         given = part_of(tensors, "calibration")
         calibration = Part(**given) if given else None
-        data = TrainingData(tensors["hidden_states"], tensors["labels"], calibration, tensors.get("rows"))
+        own = (tensors[name] for name in ("hidden_states", "labels"))
+        data = TrainingData(*own, calibration, tensors.get("rows"), tensors.get("groups"))
         return replace(self.training, data=data).begin(number, state)

@@ -7,9 +7,20 @@ from torchsdm.trust.choice import AlphaChoice, AlphaCurve, Prices
 from torchsdm.trust.control import choose_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset
+from torchsdm.trust.keys import keys_of
 from torchsdm.trust.lanes import LaneRule, Reliability, SignalSample, demoted, familiarity_of, is_familiar
+from torchsdm.trust.ledger import (
+    MOST_KEYS,
+    Ledger,
+    Look,
+    current_ledger,
+    keep_ledger,
+    separate_ledger,
+    share_rows,
+)
 
 __all__ = [
+    "MOST_KEYS",
     "AlphaChoice",
     "AlphaCurve",
     "Certificate",
@@ -17,6 +28,8 @@ __all__ = [
     "DriftGuard",
     "GuardReset",
     "LaneRule",
+    "Ledger",
+    "Look",
     "Prices",
     "Reliability",
     "ScoredSample",
@@ -24,10 +37,15 @@ __all__ = [
     "can_certify",
     "certify",
     "choose_control",
+    "current_ledger",
     "demoted",
     "familiarity_of",
     "is_familiar",
+    "keep_ledger",
+    "keys_of",
     "points_needed",
     "row_digests",
+    "separate_ledger",
+    "share_rows",
     "uniform_of",
 ]

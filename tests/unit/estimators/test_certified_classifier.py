@@ -91,7 +91,7 @@ def test_points_that_a_rare_class_takes_back_count_as_errors(tmp_path):
 def test_training_never_sees_the_held_out_rows(clf, data):
     """Other states and labels in the held out rows give the same weights, support, calibration and region."""
     X, y = data[0].copy(), data[1].copy()
-    X[clf.certification_rows_] = 7.5
+    X[clf.certification_rows_] = np.random.default_rng(0).normal(7.5, size=(len(clf.certification_rows_), 4))
     y[clf.certification_rows_] = NAMES[0]
     with quiet():
         other = SDMClassifier(alpha=0.9, **SETTINGS).fit(X, y, seed=clf.random_seed_)
