@@ -25,7 +25,7 @@ from torchsdm.cli._options import (
 from torchsdm.cli._words import admits, strength_lines, trust_lines
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, POLICIES, PRESETS, SEGMENTS, TRAININGS, Columns
-from torchsdm.wording import percent
+from torchsdm.wording import counted, percent
 
 
 @click.command()
@@ -297,6 +297,11 @@ def _extracted(summary: dict[str, Any], problems: str | None) -> str:
     default=5,
     help="Folds; each is judged by a model fitted on the others.",
 )
+@click.option(
+    "--certification-size",
+    default=0.25,
+    help="Share of DATA to set aside, which is not judged, so that sdm train can certify with it; 0: judge all.",
+)
 @click.option("--seed", "random_state", type=int, default=0, help="The same seed gives the same list.")
 @column_options
 @asked_model_options
@@ -308,12 +313,14 @@ def audit(
     columns: Columns,
     asked: dict[str, Any],
     as_json: bool,
+    certification_size: float,
     **settings: int,
 ) -> None:
     r"""List the rows of labelled DATA whose label is probably wrong.
 
-    DATA is read as sdm train reads it: texts, which --language-model reads, or states. Every row is judged by a model
-    and by neighbours that have not seen its label; the models are discarded, and DATA is left as it is. A row has its
+    DATA is read as sdm train reads it: texts, which --language-model reads, or states. A part is set aside, to certify
+    with later; every other row is judged by a model and by neighbours that have not seen its label. The models are
+    discarded, and DATA is left as it is. A row has its
     place in the file, id, label, the suggested label, its contradiction (log10 of the evidence against the label over
     that for it: a score to sort by), and the nearest rows with other labels, in .csv, .tsv and .parquet as JSON in one
     column.
@@ -326,17 +333,20 @@ def audit(
     extractor = extractor_of(**asked)
     from torchsdm.application import audit_data
 
-    audited = audit_data(data, output, columns=columns, extractor=extractor, **settings)
+    audited = audit_data(
+        data, output, columns=columns, extractor=extractor, certification_size=certification_size or None, **settings
+    )
     contradicted = audited.contradicted
     listed = contradicted[:top]
     result = {
-        **{"judged": len(audited.rows), "contradicted": len(contradicted)},
+        **{"judged": len(audited.rows), "set_aside": len(audited.set_aside), "contradicted": len(contradicted)},
         **{"k": audited.n_neighbors, "folds": settings["n_folds"], "seed": settings["random_state"]},
         "output": None if output is None else str(output),
         "rows": [one.to_dict() for one in listed],
     }
+    apart = f"{counted(len(audited.set_aside), 'row')} set aside, to certify with. " if len(audited.set_aside) else ""
     heading = (
-        f"{len(audited.rows):,} rows judged, each by models and neighbours that have not seen its label; for "
+        f"{apart}{len(audited.rows):,} rows judged, each by models and neighbours that have not seen its label; for "
         f"{len(contradicted):,} of them another label has more evidence."
     ) + (f" The {len(listed)} most contradicted:" if listed else "")
     say(result, "\n".join([heading, *(f"\n{one}" for one in listed), f"\n{_advice(columns, output)}"]), as_json)

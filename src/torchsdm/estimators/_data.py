@@ -143,7 +143,7 @@ def check_data(
             states = torch.cat([states, background.states.to(states.dtype)])
             numbers = torch.cat([numbers, background.labels])
             examples = examples.with_added(background.examples)
-    keys = row_keys(whole, given.origin)
+    keys = row_keys(whole[0], whole[1].all()[1], given.origin)
     together = _belonging_together(keys, named, class_numbers, f"'X' of {caller}")
     if together is not None:
         beyond = int(together.max()) + 1
@@ -194,11 +194,10 @@ def check_part(
     return states, class_numbers, examples
 
 
-def row_keys(points: tuple[Tensor, Examples], origin: StatesOrigin | None) -> Array:
+def row_keys(states: Tensor, texts: Sequence[str | None], origin: StatesOrigin | None) -> Array:
     """Keys of points; texts count if the states were made from them, and from nothing else."""
-    states, examples = points
     is_made_of_texts = origin is not None and "{answer}" not in origin.prompt.template
-    return keys_of(states, examples.all()[1] if is_made_of_texts else None)
+    return keys_of(states, texts if is_made_of_texts else None)
 
 
 def _belonging_together(keys: Array, named: Array | None, labels: Array, what: str) -> Array | None:
@@ -224,7 +223,7 @@ def to_certify(
     states: Tensor, labels: Tensor, examples: Examples, origin: StatesOrigin | None, groups: Array | None = None
 ) -> Points:
     """Points to certify with: of copies, and of the rows of a group, one, drawn at random; the others are left out."""
-    keys = row_keys((states, examples), origin)
+    keys = row_keys(states, examples.all()[1], origin)
     together = linked([*keys.T, *([] if groups is None else [groups])])
     if together is None:
         return Points(states.split(DEFAULT_BLOCK_SIZE), labels, examples, keys)

@@ -2,9 +2,9 @@
 
 Of a row x of D numbers, with 2^e the power of two above the largest and fixed random w_k, the key is a hash of e and of
 
-    round(sum_j w_kj asinh(1000 x_j / 2^e) / step),    k = 1 .. min(8, D),    step = 0.005 sqrt(D) 2^(1 - 16 // V)
+    round(sum_j w_kj asinh(1000 x_j / 2^e) / step),    k = 1 .. min(8, D),    step = 0.0025 sqrt(D) 2^(1 - 16 // V)
 
-where V, at most 16, is how many different numbers the row has. asinh, a logarithm that goes through 0, keeps a column of
+where V, at most 17, is how many different numbers the row has. asinh, a logarithm that goes through 0, keeps a column of
 large numbers from hiding the others. The grid is fine enough that different rows fall apart, also where they have few
 numbers or most of these are 0 or 1, and so coarse that noise of a millionth, such as a language model's in another
 batch, leaves nearly all keys of hidden states as they are. Labels are no part of a key.
@@ -22,9 +22,9 @@ import numpy as np
 from torchsdm.validation import Array
 
 _PROJECTIONS = 8
-_STEP = 0.005
+_STEP = 0.0025
 _CURVE = 1000.0  # entries below this part of the largest count as they are, larger ones by their logarithm
-_VARIED = 16  # different numbers, from which on a row needs no finer grid
+_VARIED = 16  # different numbers: a row of more needs no finer grid
 _LOOKED_AT = 64  # columns, to count them
 _AT_ONCE = 1 << 20  # numbers
 
@@ -70,7 +70,7 @@ def _number_keys(X: Any) -> Array:
         rows = rows.reshape(len(rows), width)
         _, exponent = np.frexp(np.abs(rows).max(axis=1, initial=0))
         ordered = np.sort(rows[:, :_LOOKED_AT], axis=1)
-        varied = 1 + np.minimum((np.diff(ordered, axis=1) > 0).sum(axis=1), _VARIED - 1)
+        varied = 1 + np.minimum((np.diff(ordered, axis=1) > 0).sum(axis=1), _VARIED)
         step = _STEP * np.sqrt(width) * 2.0 ** (1 - _VARIED // varied)
         curved = np.arcsinh(_CURVE * np.ldexp(rows.astype(np.float64), -exponent[:, None]))
         with np.errstate(invalid="ignore"):
