@@ -143,8 +143,9 @@ def train(data: str, output: Path, asked: dict[str, Any], as_json: bool, **setti
     given |= {name: given[name] or None for name in ("patience", "certification_size") if name in given}  # 0: None
     with resumable():
         extractor = extractor_of(**asked)
-        from torchsdm.application import train_model
+        from torchsdm.application import keep_ledger_in_cache, train_model
 
+        keep_ledger_in_cache()
         result = train_model(data, output, extractor=extractor, device=asked["device"], **given)
     say(result, _trained(result), as_json)
 
@@ -331,8 +332,9 @@ def audit(
       sdm audit states --top 50 -o suspicions.csv
     """
     extractor = extractor_of(**asked)
-    from torchsdm.application import audit_data
+    from torchsdm.application import audit_data, keep_ledger_in_cache
 
+    keep_ledger_in_cache()
     audited = audit_data(
         data, output, columns=columns, extractor=extractor, certification_size=certification_size or None, **settings
     )

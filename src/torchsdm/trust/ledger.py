@@ -57,15 +57,18 @@ class Ledger:
             samples = list(self._samples.values())
         return {name: delta for others, asked in samples if share_rows(keys, others) for name, delta in asked.items()}
 
-    def add(self, look: Look) -> None:
-        """Enter a look; one that is there already is no other."""
+    def add(self, look: Look) -> bool:
+        """Enter a look; whether it is new: one that is there already is no other."""
         name = hashlib.sha256(np.sort(look.keys, axis=None).tobytes()).digest()
         with self._lock:
             keys, asked = self._samples.get(name, (look.keys, {}))
+            if asked.get(look.question) == look.delta:
+                return False
             self._samples[name] = keys, {**asked, look.question: look.delta}
             n_keys = sum(keys.size for keys, _ in self._samples.values())
             while n_keys > MOST_KEYS and len(self._samples) > 1:
                 n_keys -= self._samples.pop(next(iter(self._samples)))[0].size
+        return True
 
     def inspect(self, keys: Array) -> None:
         """Enter rows whose labels a model helped to look at: none of them can certify as if nobody had."""
