@@ -159,7 +159,7 @@ class Promise:
     @property
     def tested_once(self) -> str:
         """What it means that of rows that belong together one was tested; empty if every row is alone."""
-        if not self.n_left_out:
+        if not self.n_left_out or not self.is_any:
             return ""
         return (
             f"Of rows that belong together one was tested ({self.n_left_out:,} left out): it is about a random input "

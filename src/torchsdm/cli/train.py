@@ -72,6 +72,11 @@ from torchsdm.wording import counted, percent
 @click.option("--certification", metavar="FILE", help="A separate certification set, instead of a share of DATA.")
 @click.option("--background", metavar="FILE", help="Texts or states that belong to no class; labels are ignored.")
 @click.option(
+    "--groups",
+    metavar="COLUMN",
+    help="Column of what a row belongs to, such as a patient or thread, whose rows stay in one part.",
+)
+@click.option(
     "--background-as",
     type=click.Choice(BACKGROUNDS),
     default="class",
