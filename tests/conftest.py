@@ -14,8 +14,6 @@ import torch
 
 torch.set_num_threads(1)  # the problems are small: sharing them out costs more than it gains
 
-from torchsdm.trust import Ledger, keep_ledger, separate_ledger
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # Each process has a cache of its own, but for converted models, which are locked: a test that finds the states of an
@@ -35,6 +33,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no tes
 @pytest.fixture(autouse=True)
 def _own_ledger():
     """Each test is an experiment of its own: what others asked the same rows does not count, in any thread."""
+    from torchsdm.trust import Ledger, keep_ledger, separate_ledger
+
     keep_ledger(Ledger())
     with separate_ledger():
         yield
@@ -43,6 +43,8 @@ def _own_ledger():
 @pytest.fixture(autouse=True, scope="module")
 def _own_ledger_of_module():
     """The same for what the tests of a module share."""
+    from torchsdm.trust import separate_ledger
+
     with separate_ledger():
         yield
 

@@ -105,6 +105,7 @@ def loop(pool: Any, test: Any, alpha: float, seed: int, **settings: Any) -> Iter
     """One record per way: what is admitted of the test set over time, and what is right of it."""
     from torchsdm import SDMClassifier
     from torchsdm.errors import SDMWarning
+    from torchsdm.trust import separate_ledger
 
     order = np.random.default_rng(seed).permutation(len(pool))
     first, stream, fresh = np.split(order, [N_START, N_START + 100 * N_HUNDREDS])
@@ -112,7 +113,8 @@ def loop(pool: Any, test: Any, alpha: float, seed: int, **settings: Any) -> Iter
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)  # missing regions and certificates are counted
         settings = {"alpha": alpha, "control": CONTROL, "random_state": seed, **settings}
-        fitted = SDMClassifier(**settings).fit(pool.take(first))
+        with separate_ledger():  # each fit is an experiment of its own
+            fitted = SDMClassifier(**settings).fit(pool.take(first))
         labelled = {}
         for name, way in WAYS.items():
             classifier = copy.copy(fitted)
@@ -131,7 +133,8 @@ def loop(pool: Any, test: Any, alpha: float, seed: int, **settings: Any) -> Iter
             }
         for name, source in RETRAINED.items():
             rows = np.concatenate([first, np.array(labelled[source], dtype=int)])
-            classifier = SDMClassifier(**settings).fit(pool.take(rows))
+            with separate_ledger():  # each fit is an experiment of its own
+                classifier = SDMClassifier(**settings).fit(pool.take(rows))
             states = [standing(classifier, test)]
             found = certified(classifier, fresh, test)
             yield {"way": name, "n_labelled": len(labelled[source]), "over_time": states, "fresh": found}

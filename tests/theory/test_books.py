@@ -1,4 +1,4 @@
-"""Ways to cook the books by accident, each simulated with known truth: no more promises are broken than were declared."""
+"""Ways to cook the books by accident, with known truth: no more promises are broken than were declared."""
 
 from __future__ import annotations
 

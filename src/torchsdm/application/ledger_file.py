@@ -140,7 +140,7 @@ class LedgerFile(Ledger):
         if not self._has_warned:
             self._has_warned = True
             warn_user(
-                f"The ledger of looks {self.path} {what}. Certificates that other commands made on the same rows may not "
-                "be counted. Move it away, or set TORCHSDM_CACHE to a folder that can be written.",
+                f"The ledger of looks {self.path} {what}. Certificates that other commands made on the same rows may "
+                "not be counted. Move it away, or set TORCHSDM_CACHE to a folder that can be written.",
                 CertificateWarning,
             )

@@ -191,8 +191,9 @@ def train_model(
     An interruption names what is kept: ``KeyboardInterrupt.args``. The same call then resumes.
 
     ``settings`` are parameters of ``SDMClassifier``; those of rounds alone choose that training, and what is not given
-    is the preset's. ``groups`` is a column that names what rows belong to, such as a patient. ``pools`` is a JSON file of lists of classes by name. By default checkpoints are in a folder beside
-    ``output``, which is removed at the end. ``extractor`` reads texts; ``backend`` is where that and rounds run.
+    is the preset's. ``groups`` is a column that names what rows belong to, such as a patient. ``pools`` is a JSON file
+    of lists of classes by name. By default checkpoints are in a folder beside ``output``, which is removed at the end.
+    ``extractor`` reads texts; ``backend`` is where that and rounds run.
     """
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out the certification set.")

@@ -66,6 +66,7 @@ def update(model: str, language_model: dict[str, Any], as_json: bool, **asked: A
     from torchsdm.application import keep_ledger_in_cache, update_model
 
     keep_ledger_in_cache()
+
     def show(result: dict[str, Any]) -> None:
         if not as_json:
             lines = change_lines(result["before"], result["after"], asked["recalibrate"])

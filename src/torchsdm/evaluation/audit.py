@@ -32,9 +32,9 @@ from sklearn.preprocessing import StandardScaler, normalize
 from tqdm.auto import tqdm
 
 from torchsdm.baselines import LogisticModel
+from torchsdm.core import linked
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
-from torchsdm.core import linked
 from torchsdm.estimators import given_states, row_keys
 from torchsdm.labels import count_classes
 from torchsdm.matching import SupportSet

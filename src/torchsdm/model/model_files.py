@@ -99,7 +99,12 @@ def put_together(
             sets[name] = EncodedPoints(points, own["labels"], examples, places=own.get("places"))
         calibration = _calibration(sets[CALIBRATION], tensors[CALIBRATION], settings)
         if CERTIFICATION in sets:
-            about = {"n_corrected": 0, "u": 1.0, "n_left_out": 0, **settings["certification"]}  # earlier models lack some
+            about = {
+                "n_corrected": 0,
+                "u": 1.0,
+                "n_left_out": 0,
+                **settings["certification"],
+            }  # earlier models lack some
             known = {name: about[name] for name in ABOUT_CERTIFICATION}
             certification = Certification(**vars(sets[CERTIFICATION]), **known)
         model = SDMModel(

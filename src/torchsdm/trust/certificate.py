@@ -99,7 +99,13 @@ from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share
 from torchsdm.wording import Promise, threshold_reason
 
-_LATER = ("class_alphas", "chances", "windows", "class_errors", "n_left_out")  # fields that are stored only if there is anything
+_LATER = (
+    "class_alphas",
+    "chances",
+    "windows",
+    "class_errors",
+    "n_left_out",
+)  # fields that are stored only if there is anything
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 
 

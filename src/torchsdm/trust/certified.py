@@ -48,8 +48,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier with ``predict_proba``
-        Cloned and fitted; or, with ``prefit=True``, used as it is. A ``Pipeline`` whose steps learn from labels, such as
-        ``SelectKBest``, belongs here as a whole: then no step sees the rows that it is certified on.
+        Cloned and fitted; or, with ``prefit=True``, used as it is. A ``Pipeline`` whose steps learn from labels, such
+        as ``SelectKBest``, belongs here as a whole: then no step sees the rows that it is certified on.
     alpha : float, default=0.95
         Accuracy to promise among admitted answers, in (0.5, 1).
     delta : float, default=0.1
@@ -156,9 +156,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self.estimator_, self.classes_, self._scorer = estimator, scorer.classes, scorer
         return self
 
-    def recertify(
-        self: Self, X: Any = None, y: Any = None, *, groups: Any = None, alpha: float | None = None
-    ) -> Self:
+    def recertify(self: Self, X: Any = None, y: Any = None, *, groups: Any = None, alpha: float | None = None) -> Self:
         """Certify again: with new labelled data, or on the same sample for another alpha.
 
         A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
@@ -185,9 +183,7 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         if together is not None:
             seed = check_random_state(self.random_state).randint(2**31)
             tested = rows[one_of_each(together[rows], np.random.default_rng(seed))]
-        scored = scorer.sample(
-            _safe_indexing(X, tested), labels[tested], caller, unknown=self.control in _NOT_BY_CLASS
-        )
+        scored = scorer.sample(_safe_indexing(X, tested), labels[tested], caller, unknown=self.control in _NOT_BY_CLASS)
         n_inspected = int(current_ledger().inspected(keys[tested]).sum())
         return _Sample(scored, keys[tested], len(rows) - len(tested), n_inspected)
 

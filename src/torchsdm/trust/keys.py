@@ -4,9 +4,9 @@ Of a row x of D numbers, with 2^e the power of two above the largest and fixed r
 
     round(sum_j w_kj asinh(1000 x_j / 2^e) / step),    k = 1 .. min(8, D),    step = 0.0025 sqrt(D) 2^(1 - 16 // V)
 
-where V, at most 17, is how many different numbers the row has. asinh, a logarithm that goes through 0, keeps a column of
-large numbers from hiding the others. The grid is fine enough that different rows fall apart, also where they have few
-numbers or most of these are 0 or 1, and so coarse that noise of a millionth, such as a language model's in another
+where V, at most 17, is how many different numbers the row has. asinh, a logarithm that goes through 0, keeps a column
+of large numbers from hiding the others. The grid is fine enough that different rows fall apart, also where they have
+few numbers or most of these are 0 or 1, and so coarse that noise of a millionth, such as a language model's in another
 batch, leaves nearly all keys of hidden states as they are. Labels are no part of a key.
 """
 

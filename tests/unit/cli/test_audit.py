@@ -45,7 +45,15 @@ def test_json_is_the_library_s_audit(states):
     result = json.loads(run(states, "--json", "--top", 2, "-k", 9, "--folds", 4, "--seed", 5).stdout)
     audit = audit_labels(read_states(states), n_neighbors=9, n_folds=4, random_state=5)
     assert result["rows"] == [one.to_dict() for one in audit.contradicted[:2]]
-    expected = {"judged": 90, "set_aside": 30, "contradicted": len(audit.contradicted), "k": 9, "folds": 4, "seed": 5, "output": None}
+    expected = {
+        "judged": 90,
+        "set_aside": 30,
+        "contradicted": len(audit.contradicted),
+        "k": 9,
+        "folds": 4,
+        "seed": 5,
+        "output": None,
+    }
     assert {name: result[name] for name in expected} == expected
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from conftest import make_blobs
-from sdm_command import good, refused
 from sdm_command import call as sdm
+from sdm_command import good, refused
 from small import quiet, small_settings, write_jsonl
 from torchsdm import LabelledStates, SDMClassifier, SDMEnsemble
 from torchsdm.data import ModelOrigin, PoolingOrigin, PromptOrigin, StatesOrigin
@@ -37,7 +37,7 @@ def test_no_split_shares_a_group_among_its_parts():
         assert sorted([*train, *calibration]) == list(range(1200)) and 0.35 < len(calibration) / 1200 < 0.45
         assert not set(GROUPS[train]) & set(GROUPS[calibration])
         folds = folds_of(labels, 5, rng, GROUPS)
-        assert all(len(set(folds[GROUPS == group])) == 1 for group in np.unique(GROUPS)) and set(folds) == set(range(5))
+        assert all(len(set(folds[group == GROUPS])) == 1 for group in np.unique(GROUPS)) and set(folds) == set(range(5))
         held, _ = certification_split(labels, 0.25, seed, GROUPS)
         assert len(set(GROUPS[held])) == round(len(set(GROUPS)) / 4) and set(GROUPS[held]).isdisjoint(
             np.delete(GROUPS, held)
@@ -52,7 +52,9 @@ def test_rows_that_are_alone_are_split_as_ever():
     )
     np.testing.assert_array_equal(plain, grouped)
     with quiet():
-        one, other = (SDMClassifier(**SETTINGS).fit(BLOBS.X, BLOBS.y, groups=groups) for groups in (None, np.arange(1200)))
+        one, other = (
+            SDMClassifier(**SETTINGS).fit(BLOBS.X, BLOBS.y, groups=groups) for groups in (None, np.arange(1200))
+        )
     np.testing.assert_array_equal(one.certification_rows_, other.certification_rows_)
     assert torch.equal(one.model_.adaptor.filters.weight, other.model_.adaptor.filters.weight) and len(alone) == 500
     assert one.certificate_.identity == other.certificate_.identity and other.certificate_.n_left_out == 0
@@ -92,9 +94,11 @@ def test_groups_stay_together_and_one_row_of_each_is_certified_with(settings):
     assert len(set(certified)) == len(certified) and learned.isdisjoint(certified)
     if settings:
         assert learned.isdisjoint(GROUPS[clf.calibration_rows_])
-    certificate, n_used = clf.certificate_, len(set([*clf.training_rows_, *clf.calibration_rows_]))
+    certificate, n_used = clf.certificate_, len({*clf.training_rows_, *clf.calibration_rows_})
     assert certificate.n_left_out == 1200 - n_used - len(certified) > 100
-    assert f"({certificate.n_left_out} left out): it is about a random input of a random group" in certificate.holds_for()
+    assert (
+        f"({certificate.n_left_out} left out): it is about a random input of a random group" in certificate.holds_for()
+    )
 
 
 def test_copies_are_a_group_without_being_named(tmp_path):

@@ -46,7 +46,7 @@ def test_keys_survive_order_subset_type_and_noise():
 
 def test_rows_that_differ_in_one_value_differ():
     people = np.column_stack([1e4 * np.arange(1, 2001) ** 0.5, np.arange(2000) % 70, np.arange(2000) % 2])
-    older = people + [0, 1, 0]
+    older = people + np.array([0, 1, 0])
     assert not np.isin(keys_of(older), keys_of(people)).any()
     flags = (RNG.random((2000, 20)) < 0.5).astype(float)
     assert len(np.unique(keys_of(flags))) == len(np.unique(flags, axis=0))
@@ -147,7 +147,9 @@ def test_a_part_an_order_and_noise_are_the_same_sample(kind):
         with separate_ledger(), quiet():
             model = CertifiedClassifier(LogisticRegression()) if kind is CertifiedClassifier else SDMClassifier()
             model.set_params(alpha=0.9, random_state=0).fit(BLOBS.X, BLOBS.y)
-            looks = [model.recertify(*sample).certificate_.looks for sample in ((first.X, first.y), (second.X, second.y))]
+            looks = [
+                model.recertify(*sample).certificate_.looks for sample in ((first.X, first.y), (second.X, second.y))
+            ]
             assert looks == [1, 1]
             assert model.recertify(X, y).certificate_.looks == 2
 
@@ -201,7 +203,7 @@ def test_certified_classifier_keeps_groups_and_copies_together():
     assert clf.certificate_.n_left_out == 375 and "one was tested (375 left out)" in clf.certificate_.holds_for()
     with quiet():
         assert clf.recertify(FRESH.X, FRESH.y, groups=groups).certificate_.n_left_out == 1500
-    with pytest.raises(InvalidInputError, match="must name a group for every row. Got None"):
+    with pytest.raises(InvalidInputError, match=r"must name a group for every row\. Got None"):
         clf.fit(X, BLOBS.y, groups=[None, *groups[1:].tolist()])
 
 
@@ -220,5 +222,7 @@ def test_a_pipeline_is_certified_as_a_whole_with_its_groups():
     assert clf.certificate_.found and len(told[0]) == 1000 and len(set(told[0].tolist())) == 500
     texts = [f"{word} {row}" for row, word in enumerate(np.where(BLOBS.y == 1, "yes", "no"))]
     with quiet():
-        of_texts = CertifiedClassifier(make_pipeline(TfidfVectorizer(), LogisticRegression()), alpha=0.9, random_state=0)
+        of_texts = CertifiedClassifier(
+            make_pipeline(TfidfVectorizer(), LogisticRegression()), alpha=0.9, random_state=0
+        )
         assert of_texts.fit(texts, BLOBS.y).certificate_.found
