@@ -134,6 +134,6 @@ class _Shared:
         }
         given = part_of(tensors, "calibration")
         calibration = Part(**given) if given else None
-        own = (tensors[name] for name in ("hidden_states", "labels"))
-        data = TrainingData(*own, calibration, tensors.get("rows"), tensors.get("groups"))
+        rows, groups = tensors.get("rows"), tensors.get("groups")
+        data = TrainingData(tensors["hidden_states"], tensors["labels"], calibration, rows, groups)
         return replace(self.training, data=data).begin(number, state)

@@ -207,7 +207,7 @@ def audit_labels(
         check_share(certification_size, "certification_size", _CALLER)
         set_aside, _ = certification_split(labels, float(certification_size), seed, linked(list(keys.T)))
     judged = np.setdiff1d(np.arange(len(states)), set_aside)
-    classes, labels = check_auditable(classes[labels[judged]], n_folds)
+    classes, labels = check_auditable(classes[labels[judged]], n_folds, " among the rows that are not set aside")
     current_ledger().inspect(keys[judged])
 
     h, k = states[judged].float().numpy(), min(n_neighbors, len(judged) - 1)
@@ -236,7 +236,7 @@ def audit_labels(
     return LabelAudit(tuple(rows), set_aside, classes, k, n_folds, seed, witnesses)
 
 
-def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
+def check_auditable(y: Any, n_folds: int, where: str = "") -> tuple[Array, Array]:
     """Classes (C,) and class numbers (N,) of labels with at least two examples of each class per fold."""
     check_positive(n_folds, "n_folds", _CALLER, integer=True)
     if n_folds < 2:
@@ -248,7 +248,7 @@ def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
         others = f", and too few of {n_rare - 1} more" if n_rare > 1 else ""
         raise InvalidInputError(
             f"An audit with {n_folds} folds needs at least {2 * n_folds} examples of each class, two per fold. "
-            f"Got {counts[rare]} of class {classes.tolist()[rare]!r}{others}.",
+            f"Got {counts[rare]} of class {classes.tolist()[rare]!r}{others}{where}.",
             remedy=Remedy.FEWER_FOLDS,
         )
     return classes, labels

@@ -78,8 +78,7 @@ class Ledger:
     def inspected(self, keys: Array) -> Array:
         """Which rows (N,) were looked at."""
         with self._lock:
-            found: Array = np.isin(keys, self._inspected).any(axis=1)
-        return found
+            return np.asarray(np.isin(keys, self._inspected).any(axis=1))
 
     def ask(self, look: Look, known: Mapping[str, float] | None = None) -> dict[str, float]:
         """Enter a look; the deltas of all others that share rows with it, by question.
