@@ -208,7 +208,7 @@ def test_training_points_are_no_certification_sample(clf, data):
 def test_a_part_or_mixture_of_a_sample_is_no_new_one(clf, data):
     rows, before = clf.certification_rows_, clf.certificate_
     right = rows[clf.predict(data[0][rows]) == data[1][rows]]
-    for chosen in (right, rows[::-1], np.concatenate([rows, rows[:1]])):
+    for chosen in (right, rows[::-1], np.concatenate([rows[1:], rows[:1]])):
         with pytest.raises(InvalidInputError, match=r"Already in the certification set: \d+ of the \d+ points"):
             clf.recertify(data[0][chosen], data[1][chosen])
     assert clf.certificate_ is before
