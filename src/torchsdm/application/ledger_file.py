@@ -1,4 +1,4 @@
-"""The ledger of looks that the command keeps beside its cache, so that a second ``sdm train`` knows of the first.
+"""The ledger of looks that the command keeps beside its cache, so that a second training knows of the first.
 
 A file of JSON lines: of each look its question and delta, of looks and of audits the keys of rows, 8 bytes each; no
 texts. Lines are appended under a lock, so several processes can keep it. What cannot be read or written is not counted,

@@ -142,7 +142,7 @@ def stratified_split(
     """Row numbers of a training and a calibration part, stratified by class, with at least one point of each in both.
 
     Rows are ascending. Rounding errors of one class are made up for in the next. With ``groups`` (N,) whole groups are
-    drawn; a class that occurs in a single group is in one part only.
+    drawn, but for a class that has only one (``as_groups``).
     """
     if groups is not None:
         labels_of_groups, numbers = as_groups(labels, groups)
@@ -163,7 +163,8 @@ def stratified_split(
 def as_groups(labels: Array, groups: Array) -> tuple[Array, Array]:
     """A label for each of G groups, to stratify them by, and the number of each row's group (N,), in 0..G-1.
 
-    Of the labels in a group it is the rarest in the data, so that this class is spread over the parts, too.
+    Of the labels in a group it is the rarest in the data, so that this class is spread over the parts, too. If it is so
+    in one group alone, the rows of this group count as if they were alone: a part without a class learns nothing of it.
     """
     names, of_row, counts = np.unique(labels, return_inverse=True, return_counts=True)
     rarest_first = np.argsort(counts, kind="stable")
@@ -171,6 +172,10 @@ def as_groups(labels: Array, groups: Array) -> tuple[Array, Array]:
     found, numbers = np.unique(groups, return_inverse=True)
     rarest = np.full(len(found), len(names))
     np.minimum.at(rarest, numbers, rank)
+    is_only = (np.bincount(rarest) == 1)[rarest] & (np.bincount(numbers) > 1)
+    if is_only.any():
+        beyond = len(found) + np.arange(len(labels))
+        return as_groups(labels, np.where(is_only[numbers], beyond, numbers))
     return names[rarest_first[rarest]], numbers
 
 

@@ -36,9 +36,9 @@ def states(tmp_path_factory):
 def test_it_prints_the_wrong_labels_and_what_to_do(states):
     said = run(states, "--top", 3).stdout
     assert said.startswith("30 rows set aside, to certify with. 90 rows judged")
-    for row in WRONG:
-        assert f"row {row + 1}, id 's{row}': " in said
-    assert said.count("contradiction") == 3 and "is a suspicion" in said and "'label' in DATA" in said
+    judged = set(WRONG) - set(audit_labels(read_states(states)).set_aside.tolist())
+    assert len(judged) == 2 and all(f"row {row + 1}, id 's{row}': " in said for row in judged)
+    assert said.count("contradiction") == 2 and "is a suspicion" in said and "'label' in DATA" in said
 
 
 def test_json_is_the_library_s_audit(states):

@@ -200,3 +200,11 @@ def test_the_command_reads_groups_from_a_column(tmp_path, kind):
     assert result["certificate"]["n_left_out"] == expected.n_left_out > 100
     assert SDMClassifier.load(tmp_path / "model").certificate_.identity == expected.identity
     refused(sdm(*asked, "--overwrite", "--groups", "doctor"), "has no 'doctor' for the groups")
+
+
+def test_two_rows_over_and_over_are_fitted_and_certify_nothing():
+    X, y = np.repeat(np.eye(2, 8, dtype=np.float32), 60, axis=0), np.repeat([0, 1], 60)
+    for settings in ({}, ROUNDS):
+        with quiet():
+            clf = SDMClassifier(**{**SETTINGS, **settings}).fit(X, y)
+        assert (clf.predict(X) == y).all() and len(clf.certification_rows_) == 0 and not clf.certificate_.is_any
