@@ -120,23 +120,20 @@ def loop(pool: Any, test: Any, alpha: float, seed: int, **settings: Any) -> Iter
             classifier = copy.copy(fitted)
             states = [standing(classifier, test)]
             kept: list[int] = []
-            for number, hundred in enumerate(stream.reshape(N_HUNDREDS, 100) if way is not None else (), start=1):
-                kept += update(classifier, pool, hundred, way, np.random.default_rng([seed, number]))
-                if number % EVERY == 0:
-                    states.append(standing(classifier, test))
+            with separate_ledger():  # as if it were the only way
+                for number, hundred in enumerate(stream.reshape(N_HUNDREDS, 100) if way is not None else (), start=1):
+                    kept += update(classifier, pool, hundred, way, np.random.default_rng([seed, number]))
+                    if number % EVERY == 0:
+                        states.append(standing(classifier, test))
+                found = certified(classifier, fresh, test)
             labelled[name] = kept
-            yield {
-                "way": name,
-                "n_labelled": len(kept),
-                "over_time": states,
-                "fresh": certified(classifier, fresh, test),
-            }
+            yield {"way": name, "n_labelled": len(kept), "over_time": states, "fresh": found}
         for name, source in RETRAINED.items():
             rows = np.concatenate([first, np.array(labelled[source], dtype=int)])
-            with separate_ledger():  # each fit is an experiment of its own
+            with separate_ledger():
                 classifier = SDMClassifier(**settings).fit(pool.take(rows))
+                found = certified(classifier, fresh, test)
             states = [standing(classifier, test)]
-            found = certified(classifier, fresh, test)
             yield {"way": name, "n_labelled": len(labelled[source]), "over_time": states, "fresh": found}
 
 
