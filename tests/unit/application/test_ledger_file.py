@@ -12,6 +12,7 @@ import pytest
 
 from sdm_command import good
 from small import write_jsonl
+from torchsdm import SDMClassifier
 from torchsdm.application import LedgerFile, ledger_file
 from torchsdm.errors import CertificateWarning
 from torchsdm.trust import Look, keys_of
@@ -83,19 +84,30 @@ def test_the_older_half_is_dropped_when_it_grows_too_large(tmp_path, monkeypatch
     assert again.spent(first) == {} and again.spent(last) == {"39": 0.1}
 
 
-def test_a_second_training_on_the_same_file_is_a_second_look(tmp_path, monkeypatch):
+@pytest.fixture
+def command(tmp_path, monkeypatch):
+    """The command as if in a process of its own, and a file of states."""
     monkeypatch.setenv("TORCHSDM_CACHE", str(tmp_path / "cache"))
     rng = np.random.default_rng(0)
     y = rng.integers(0, 2, 400)
     X = rng.normal(size=(400, 8)) + 4 * y[:, None] * np.eye(8)[0]
     rows = [{"hidden_states": x.tolist(), "label": int(one), "text": "secret"} for x, one in zip(X, y, strict=True)]
     data = write_jsonl(tmp_path / "data.jsonl", rows)
+    return lambda verb, *words: contextvars.Context().run(good, verb, data, *words)
 
+
+def test_a_second_training_on_the_same_file_is_a_second_look(tmp_path, command):
     def looks(seed):
-        done = contextvars.Context().run(
-            good, "train", data, "-o", tmp_path / f"model-{seed}", "--seed", seed, "--alpha", "0.8", "--json"
-        )
+        done = command("train", "-o", tmp_path / f"model-{seed}", "--seed", seed, "--alpha", "0.8", "--json")
         return json.loads(done.stdout)["certificate"]["looks"]
 
     assert [looks(seed) for seed in (0, 1)] == [1, 2]
     assert b"secret" not in (tmp_path / "cache" / "ledger.jsonl").read_bytes()
+
+
+def test_a_training_after_an_audit_certifies_with_what_was_set_aside(tmp_path, command):
+    command("audit", "-o", tmp_path / "all.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines()]
+    command("train", "-o", tmp_path / "model", "--seed", "5", "--alpha", "0.8")
+    model = SDMClassifier.load(tmp_path / "model")
+    assert sorted(model.certification_rows_.tolist()) == sorted(row["row"] for row in rows if row["set_aside"])
