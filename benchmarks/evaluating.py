@@ -59,7 +59,9 @@ def run() -> Iterator[Figure]:
     for problem in LARGER:
         grew = max(mine / its for mine, its in zip(astuple(problem), astuple(SMALL), strict=True))
         yield from _figures(problem, _costs(problem), SMALL, small, grew)
-    audit_labels(*_states(SMALL_AUDIT.inputs, SMALL_AUDIT.classes, seed=1))  # read the compiled loops
+    audit_labels(
+        *_states(SMALL_AUDIT.inputs, SMALL_AUDIT.classes, seed=1), certification_size=None
+    )  # read the compiled loops
     small = _audit_costs(SMALL_AUDIT)
     for problem in LARGER_AUDITS:
         n_pairs = (problem.inputs / SMALL_AUDIT.inputs) ** 2
@@ -98,7 +100,7 @@ def _costs(problem: Problem) -> Costs:
 def _audit_costs(problem: Problem) -> Costs:
     costs: Costs = {}
     states = _states(problem.inputs, problem.classes, seed=1)
-    _measured(costs, "audit", lambda: audit_labels(*states))
+    _measured(costs, "audit", lambda: audit_labels(*states, certification_size=None))
     return costs
 
 

@@ -27,6 +27,28 @@ os.environ["TORCHSDM_CACHE"] = _CACHE.name
 os.environ["HF_HUB_OFFLINE"] = "1"  # before huggingface_hub is imported: no test asks a hub
 
 
+# --- The ledger of looks ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _own_ledger():
+    """Each test is an experiment of its own: what others asked the same rows does not count, in any thread."""
+    from torchsdm.trust import Ledger, keep_ledger, separate_ledger
+
+    keep_ledger(Ledger())
+    with separate_ledger():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _own_ledger_of_module():
+    """The same for what the tests of a module share."""
+    from torchsdm.trust import separate_ledger
+
+    with separate_ledger():
+        yield
+
+
 # --- The worked example ----------------------------------------------------------------------------------------------
 
 

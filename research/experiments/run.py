@@ -34,6 +34,7 @@ from torchsdm.evaluation import ResultTable, csv_text, split_strangers, write_re
 from torchsdm.files import replace_file, strict_json
 from torchsdm.hidden_states import default_store, judge_own_answers
 from torchsdm.labels import label_array
+from torchsdm.trust import separate_ledger
 from torchsdm.validation import check_label_array
 
 logger = logging.getLogger(__name__)
@@ -240,7 +241,8 @@ def _train(run: Run, pool: LabelledStates) -> SDMClassifier:
     with run.watch.timed("training"):
         classifier = run.experiment.classifier(verbose=run.verbose, checkpoint=run.directory / "training")
         logger.info("Training on %s points", len(pool))
-        return classifier.fit(pool, keep_rounds=classifier.training == "sdm")
+        with separate_ledger():  # a run may be repeated
+            return classifier.fit(pool, keep_rounds=classifier.training == "sdm")
 
 
 def _study(run: Run, states: Mapping[str, LabelledStates], classifier: SDMClassifier) -> dict[str, Findings]:

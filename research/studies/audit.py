@@ -91,7 +91,7 @@ def audit(states: Any, given: Any, seed: int) -> Any:
     """The contradiction of every row."""
     from torchsdm import audit_labels
 
-    found = audit_labels(states, given, n_folds=N_FOLDS, random_state=seed)
+    found = audit_labels(states, given, n_folds=N_FOLDS, certification_size=None, random_state=seed)
     return in_order(found, "contradiction")
 
 
@@ -99,7 +99,8 @@ def neighbours(states: Any, given: Any, seed: int) -> Any:
     """The share of its neighbours with another label, alone."""
     from torchsdm import audit_labels
 
-    return -in_order(audit_labels(states, given, n_folds=N_FOLDS, random_state=seed), "n_agreeing")
+    found = audit_labels(states, given, n_folds=N_FOLDS, certification_size=None, random_state=seed)
+    return -in_order(found, "n_agreeing")
 
 
 def in_order(audit: Any, name: str) -> Any:
@@ -133,11 +134,13 @@ def sdm(states: Any, given: Any, seed: int) -> Any:
 
     from torchsdm import SDMClassifier
     from torchsdm.errors import SDMWarning
+    from torchsdm.trust import separate_ledger
 
     def probabilities(seen: Any, judged: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", SDMWarning)  # regions are not asked for
-            classifier = SDMClassifier(**SDM, random_state=seed).fit(states[seen], given[seen])
+            with separate_ledger():  # each fit is an experiment of its own
+                classifier = SDMClassifier(**SDM, random_state=seed).fit(states[seen], given[seen])
         return softmax(classifier.logits(states[judged]), axis=1)
 
     return out_of_fold(given, seed, probabilities)

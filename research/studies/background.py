@@ -88,6 +88,7 @@ def judged(
     """What each use of each background admits of each test set."""
     from torchsdm import SDMClassifier
     from torchsdm.errors import SDMWarning
+    from torchsdm.trust import separate_ledger
 
     for n_shown, background in backgrounds.items():
         for mode in MODES:
@@ -96,7 +97,8 @@ def judged(
             classifier = SDMClassifier(ALPHA, random_state=seed, background_as=mode or "class", **terms)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", SDMWarning)  # missing certificates are counted
-                classifier.fit(pool, background=background)
+                with separate_ledger():  # each fit is an experiment of its own
+                    classifier.fit(pool, background=background)
             decided = {name: classifier.decide(test.hidden_states) for name, test in tests.items()}
             belongs, admitted = tests["belongs"].labels, decided["belongs"].admitted
             right = decided["belongs"].predictions[admitted] == belongs[admitted]

@@ -98,6 +98,7 @@ def fitted(options: argparse.Namespace, data: str, encoder: str, n: int, setting
     """Seconds of a fit, whether it found something, and what it admits of the test set."""
     from torchsdm import SDMClassifier
     from torchsdm.errors import SDMWarning
+    from torchsdm.trust import separate_ledger
 
     pool, test = drawn(options, data, encoder, n, seed)
     make = SDMClassifier.paper if setting == "paper" else SDMClassifier
@@ -105,7 +106,8 @@ def fitted(options: argparse.Namespace, data: str, encoder: str, n: int, setting
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)  # missing regions and certificates are counted
         start = time.process_time()
-        classifier.fit(pool)
+        with separate_ledger():  # each fit is an experiment of its own
+            classifier.fit(pool)
         seconds = time.process_time() - start
     decisions = classifier.decide(test.hidden_states)
     right = decisions.predictions == test.labels

@@ -104,11 +104,13 @@ def study(data: Path, n_fits: int, n_streams: int) -> dict[str, Any]:
 def decide(pool: Any, shifted: Any, seed: int) -> tuple[Points, Points, Points, Points]:
     """Decisions on the points known to the guard, calm ones, shifted ones; and the classifier's calibration set."""
     from torchsdm import SDMClassifier
+    from torchsdm.trust import separate_ledger
 
     states, labels = np.asarray(pool.hidden_states), np.asarray(pool.labels)
     order = np.random.default_rng(seed).permutation(len(states))
     fit, known, calm = np.split(order, [N_FIT, N_FIT + N_KNOWN])
-    classifier = SDMClassifier(**SETTINGS, random_state=seed).fit(states[fit], labels[fit])
+    with separate_ledger():  # each fit is an experiment of its own
+        classifier = SDMClassifier(**SETTINGS, random_state=seed).fit(states[fit], labels[fit])
     decided = [points_of(classifier.decide(inputs)) for inputs in (states[known], states[calm], shifted.hidden_states)]
     return *decided, points_of(classifier.model_.calibration)
 

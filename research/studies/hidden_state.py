@@ -202,6 +202,7 @@ def judged(states: Any, form: Form, model: Model, task: Task, seed: int) -> dict
     """What the defaults admit with a form of h."""
     from torchsdm import SDMClassifier
     from torchsdm.errors import SDMWarning
+    from torchsdm.trust import separate_ledger
 
     order = np.random.default_rng(seed).permutation(len(states))
     whole = replace(states, hidden_states=form.of(states.hidden_states, model.layers))
@@ -211,7 +212,8 @@ def judged(states: Any, form: Form, model: Model, task: Task, seed: int) -> dict
     classifier = SDMClassifier(task.alpha, random_state=seed, **settings)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)  # missing certificates are counted
-        classifier.fit(pool)
+        with separate_ledger():  # each fit is an experiment of its own
+            classifier.fit(pool)
     decisions = classifier.decide(test.hidden_states)
     right, admitted = decisions.predictions == test.labels, decisions.admitted
     return {

@@ -101,11 +101,14 @@ def certified(
     classifier: Any, control: str, alpha: float, states: dict[str, Any], domains: dict[str, list[int]]
 ) -> dict[str, Any]:
     """What a certificate with one control admits, as if it were the only one on the sample."""
+    from torchsdm.trust import separate_ledger
+
     one = copy.copy(classifier)
     one.deltas_spent_ = {}
     one.set_params(control="pooled" if control == "domains" else control, pools=None)
     one.set_params(pools=domains if control == "domains" else None)
-    one.recertify(alpha=alpha)
+    with separate_ledger():
+        one.recertify(alpha=alpha)
     decided, strange = (one.decide(states[name].hidden_states) for name in ("Intents", "OutOfScope"))
     labels, admitted = np.asarray(states["Intents"].labels), decided.admitted
     right = decided.predictions == labels

@@ -105,6 +105,7 @@ def loop(pool: Any, test: Any, alpha: float, seed: int, **settings: Any) -> Iter
     """One record per way: what is admitted of the test set over time, and what is right of it."""
     from torchsdm import SDMClassifier
     from torchsdm.errors import SDMWarning
+    from torchsdm.trust import separate_ledger
 
     order = np.random.default_rng(seed).permutation(len(pool))
     first, stream, fresh = np.split(order, [N_START, N_START + 100 * N_HUNDREDS])
@@ -112,28 +113,27 @@ def loop(pool: Any, test: Any, alpha: float, seed: int, **settings: Any) -> Iter
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", SDMWarning)  # missing regions and certificates are counted
         settings = {"alpha": alpha, "control": CONTROL, "random_state": seed, **settings}
-        fitted = SDMClassifier(**settings).fit(pool.take(first))
+        with separate_ledger():  # each fit is an experiment of its own
+            fitted = SDMClassifier(**settings).fit(pool.take(first))
         labelled = {}
         for name, way in WAYS.items():
             classifier = copy.copy(fitted)
             states = [standing(classifier, test)]
             kept: list[int] = []
-            for number, hundred in enumerate(stream.reshape(N_HUNDREDS, 100) if way is not None else (), start=1):
-                kept += update(classifier, pool, hundred, way, np.random.default_rng([seed, number]))
-                if number % EVERY == 0:
-                    states.append(standing(classifier, test))
+            with separate_ledger():  # as if it were the only way
+                for number, hundred in enumerate(stream.reshape(N_HUNDREDS, 100) if way is not None else (), start=1):
+                    kept += update(classifier, pool, hundred, way, np.random.default_rng([seed, number]))
+                    if number % EVERY == 0:
+                        states.append(standing(classifier, test))
+                found = certified(classifier, fresh, test)
             labelled[name] = kept
-            yield {
-                "way": name,
-                "n_labelled": len(kept),
-                "over_time": states,
-                "fresh": certified(classifier, fresh, test),
-            }
+            yield {"way": name, "n_labelled": len(kept), "over_time": states, "fresh": found}
         for name, source in RETRAINED.items():
             rows = np.concatenate([first, np.array(labelled[source], dtype=int)])
-            classifier = SDMClassifier(**settings).fit(pool.take(rows))
+            with separate_ledger():
+                classifier = SDMClassifier(**settings).fit(pool.take(rows))
+                found = certified(classifier, fresh, test)
             states = [standing(classifier, test)]
-            found = certified(classifier, fresh, test)
             yield {"way": name, "n_labelled": len(labelled[source]), "over_time": states, "fresh": found}
 
 

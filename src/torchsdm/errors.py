@@ -37,6 +37,8 @@ class Remedy(Enum):
     NAME_LANGUAGE_MODEL = "Name a language model to read them:", "an extractor", "--language-model NAME"
     NO_LANGUAGE_MODEL = "Leave out", "the language model", "--language-model"
     ALLOW_NEW_LABELS = "To allow it:", "allow_new_labels=True", "--allow-new-labels"
+    AUDIT_LABELS = "See which of them are probably wrong:", "audit_labels(X, y)", "sdm audit DATA"
+    CERTIFY_NEW = "Certify with labelled data that nothing else has seen:", "recertify(X, y)", "sdm certify MODEL DATA"
     REPLACE_MODEL = "To replace it:", "overwrite=True", "--overwrite"
     WRITE_ANYWAY = "To write it anyway:", "force=True", "--force"
 
@@ -134,6 +136,10 @@ class SDMWarning(_Advising, UserWarning):
 
 class DataWarning(SDMWarning):
     """Documents can be used, but something about them deserves a look, such as duplicate texts."""
+
+
+class CopiesWarning(DataWarning):
+    """Rows of the data are copies of others: many of them, or with other labels."""
 
 
 class RegionWarning(SDMWarning):

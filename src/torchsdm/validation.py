@@ -345,6 +345,19 @@ def require_fitted(estimator: Any, learned: str, method: str = "decide") -> None
         raise NotFittedError(f"This {type(estimator).__name__} is not fitted yet: call fit before {method}.")
 
 
+def check_groups(groups: Any, n: int, caller: str) -> Array:
+    """The number of the group of each row (N,), from names of any type that can be compared."""
+    names = as_list(groups, "groups", caller)
+    check_same_length(n, names, "groups", caller)
+    missing = [row for row, name in enumerate(names) if name is None or name != name]  # NaN is unlike itself
+    if missing:
+        raise InvalidInputError(f"'groups' of {caller} must name a group for every row. Got {names[missing[0]]!r}.")
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    if len(numbers) < 2:
+        raise InvalidInputError(f"'groups' of {caller} must name at least two groups. Got {len(numbers)}.")
+    return np.array([numbers[name] for name in names], dtype=np.int64)
+
+
 @contextmanager
 def scikit_learn_errors() -> Iterator[None]:
     """Re-raise scikit-learn's errors in our exception tree, message unchanged."""

@@ -143,6 +143,8 @@ class Promise:
     n_needed: int | None
     windows: Mapping[Any, int]
     """By class, how many windows of the score hold for its predictions; without those that have none."""
+    n_left_out: int = 0
+    """Rows that belong together with a certification point, and were not tested for it."""
 
     @property
     def is_any(self) -> bool:
@@ -152,7 +154,17 @@ class Promise:
     @property
     def sentence(self) -> str:
         """What is promised, and who pays for it; or why nothing is."""
-        return " ".join(filter(None, [self._on_average, self.at_every_level, self.left_out]))
+        return " ".join(filter(None, [self._on_average, self.at_every_level, self.left_out, self.tested_once]))
+
+    @property
+    def tested_once(self) -> str:
+        """What it means that of rows that belong together one was tested; empty if every row is alone."""
+        if not self.n_left_out or not self.is_any:
+            return ""
+        return (
+            f"Of rows that belong together one was tested ({self.n_left_out:,} left out): it is about a random input "
+            "of a random group."
+        )
 
     @property
     def left_out(self) -> str:

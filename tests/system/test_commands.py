@@ -553,12 +553,13 @@ def test_train_imports_no_more_than_it_needs_where_all_states_are_cached(world, 
 
 def test_audit_finds_the_review_with_the_wrong_label(world, tmp_path):
     rows = [json.loads(line) for line in (world / "train.jsonl").read_text(encoding="utf-8").splitlines()]
-    good("audit", world / "train.jsonl", "-m", world.language_model, "-o", tmp_path / "before.jsonl")
+    words = ["-m", world.language_model, "--certification-size", 0]
+    good("audit", world / "train.jsonl", *words, "-o", tmp_path / "before.jsonl")
     surest = strict((tmp_path / "before.jsonl").read_text(encoding="utf-8").splitlines()[-1])
     wrong = rows[surest["row"]]
     wrong["label"] = {"pos": "neg", "neg": "pos"}[wrong["label"]]
     file = write_jsonl(tmp_path / "reviews.jsonl", rows)
-    done = good("audit", file, "-m", world.language_model, "--top", 1)
+    done = good("audit", file, *words, "--top", 1)
     score = f"contradiction {-surest['contradiction']:.1f}"  # of two classes, seen from the other side
     assert f"line {surest['row'] + 1}, id {wrong['id']!r}: {wrong['label']!r} -> " in done.stdout
     assert score in done.stdout and wrong["text"] in done.stdout and done.stdout.startswith("160 rows judged")

@@ -16,6 +16,7 @@ from torchsdm.application.describe import (
 )
 from torchsdm.application.embed import embed_documents
 from torchsdm.application.evaluate import evaluate_model, export_model, report_model
+from torchsdm.application.ledger_file import LedgerFile, keep_ledger_in_cache
 from torchsdm.application.live_model import LiveModel, Snapshot
 from torchsdm.application.requests import AnswerRequest, answer_requests, explain_inputs
 from torchsdm.application.review import ReviewQueue
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerRequest",
+    "LedgerFile",
     "LiveModel",
     "ModelChange",
     "ReviewQueue",
@@ -60,6 +62,7 @@ __all__ = [
     "explain_inputs",
     "export_model",
     "guard_state",
+    "keep_ledger_in_cache",
     "open_guard",
     "parts_of",
     "read_training_parts",

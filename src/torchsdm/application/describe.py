@@ -19,7 +19,7 @@ from torchsdm import __version__
 from torchsdm.application.saved_model import SavedModel
 from torchsdm.arithmetic import compile_loops, loops_in_use
 from torchsdm.core import GroupAccuracy, HighReliabilityRegion
-from torchsdm.errors import DataWarning, SDMWarning, TorchSDMError, installed_version
+from torchsdm.errors import CopiesWarning, DataWarning, SDMWarning, TorchSDMError, installed_version
 from torchsdm.estimators import SDMClassifier, SDMEnsemble
 from torchsdm.hidden_states import cache_directory, find_model
 from torchsdm.model import Calibration, SDMModel, number_or_none
@@ -97,6 +97,7 @@ def told_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
     """Hold back the warnings that the ``summary`` of a classifier has, and those about data that were given before."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("ignore", DataWarning)
+        warnings.simplefilter("always", CopiesWarning)  # said by the fit alone
         yield
     later = {(type(warning), warning.what) for warning in classifier.warnings()}
     for one in caught:
@@ -106,7 +107,7 @@ def told_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
 
 _OF_CERTIFICATE = (
     *("found", "alpha", "delta", "delta_spent", "control", "chances", "n_certification", "n_admitted", "looks"),
-    *("largest_alpha", "n_needed"),
+    *("largest_alpha", "n_needed", "n_left_out"),
 )
 
 

@@ -22,6 +22,7 @@ from torchsdm.data import (
     LabelledStates,
     Source,
     StatesStore,
+    Unreadable,
     states_of,
 )
 from torchsdm.errors import EmptyInputError, InvalidInputError, Remedy
@@ -30,7 +31,7 @@ from torchsdm.hidden_states import Elsewhere, HiddenStateExtractor, default_stor
 from torchsdm.labels import check_known_labels, check_pools, count_classes, warn_of_lookalikes
 from torchsdm.settings import AUTO, PAPER
 from torchsdm.training import remove_checkpoint, stored_epochs
-from torchsdm.validation import Array, check_label_array
+from torchsdm.validation import Array, as_list, check_label_array
 from torchsdm.wording import counted
 
 TRAINING = "training"  #: the part whose labels are the classes
@@ -44,6 +45,8 @@ class _Part:
     name: str
     labels: Array | None  # None for background
     states: Callable[[], LabelledStates]
+    groups: Callable[[str], list[Any]]
+    """The values of a column that names groups."""
 
 
 def read_training(
@@ -69,18 +72,21 @@ def read_training_parts(
     store: StatesStore,
     elsewhere: Elsewhere | None,
     check_classes: Callable[[Array], object],
-) -> dict[str, LabelledStates]:
+    groups: str | None = None,
+) -> dict[str, Any]:
     """Labelled states of several files, all of whose labels are checked before the first text is extracted.
 
     ``sources`` has files by part: 'training', whose labels are the classes, 'background', whose labels are not read,
-    and others that may have no other labels. ``check_classes`` may refuse the classes.
+    and others that may have no other labels. ``check_classes`` may refuse the classes. ``groups`` is a column of
+    'training', whose values are returned as 'groups'.
     """
     opened = {
         part: _opened(source, columns, extractor, store, elsewhere, needs_labels=part != BACKGROUND)
         for part, source in sources.items()
     }
     check_classes(_check_labels(opened))
-    return {part: one.states() for part, one in opened.items()}
+    named = {} if groups is None else {"groups": opened[TRAINING].groups(groups)}
+    return {**{part: one.states() for part, one in opened.items()}, **named}
 
 
 def _opened(
@@ -100,7 +106,7 @@ def _opened(
                 raise InvalidInputError(f"{data.name} already contains states.", remedy=Remedy.NO_LANGUAGE_MODEL)
             states = _read_states(data, columns, needs_labels)
             labels = check_label_array(states.labels, data.name) if needs_labels else None
-            return _Part(data.name, labels, lambda: states)
+            return _Part(data.name, labels, lambda: states, partial(_read_groups, data, columns))
         if extractor is None:
             raise InvalidInputError(f"{data.name} contains texts.", remedy=Remedy.NAME_LANGUAGE_MODEL)
         label: str | Literal[False] | None = columns.label if needs_labels else False
@@ -110,7 +116,23 @@ def _opened(
         if needs_labels and not documents.has_labels:
             raise InvalidInputError(f"{data.name} has no labels.", remedy=Remedy.NAME_LABELS)
         labels = documents.label_array() if needs_labels else None
-    return _Part(data.name, labels, partial(_extracted, documents, extractor, store, elsewhere))
+    extracted = partial(_extracted, documents, extractor, store, elsewhere)
+    return _Part(data.name, labels, extracted, partial(_read_groups, data, columns))
+
+
+def _read_groups(data: Source, columns: Columns, name: str) -> list[Any]:
+    """The group of each row, as a column or an array says."""
+    values: Any
+    if data.kind in (".npz", ".safetensors", "states"):
+        _, labels, _, texts = USUAL_NAMES
+        (read,) = states_of(data, None, names=(columns.states, labels, name, texts), needs_labels=False)
+        values = read.ids
+    else:
+        values = [None if isinstance(row, Unreadable) else row.get(name) for _, row in data.rows()]
+        values = None if all(value is None for value in values) else values
+    if values is None:
+        raise InvalidInputError(f"{data.name} has no {name!r} for the groups.")
+    return [None if value == "" else value for value in as_list(values, "groups", "training")]
 
 
 def _read_states(data: Source, columns: Columns, needs_labels: bool) -> LabelledStates:
@@ -155,6 +177,7 @@ def train_model(
     calibration: str | None = None,
     certification: str | None = None,
     background: str | None = None,
+    groups: str | None = None,
     pools: Path | None = None,
     checkpoint: Path | None = None,
     columns: Columns = Columns(),  # noqa: B008  # frozen
@@ -167,8 +190,9 @@ def train_model(
     An interruption names what is kept: ``KeyboardInterrupt.args``. The same call then resumes.
 
     ``settings`` are parameters of ``SDMClassifier``; those of rounds alone choose that training, and what is not given
-    is the preset's. ``pools`` is a JSON file of lists of classes by name. By default checkpoints are in a folder beside
-    ``output``, which is removed at the end. ``extractor`` reads texts; ``backend`` is where that and rounds run.
+    is the preset's. ``groups`` is a column that names what rows belong to, such as a patient. ``pools`` is a JSON file
+    of lists of classes by name. By default checkpoints are in a folder beside ``output``, which is removed at the end.
+    ``extractor`` reads texts; ``backend`` is where that and rounds run.
     """
     if ensemble and certification is not None:
         raise InvalidInputError("An ensemble is not certified. Leave out the certification set.")
@@ -195,7 +219,7 @@ def train_model(
     given = {part: file for part, file in files.items() if file is not None}
     try:
         elsewhere = extract_on(backend, "training")
-        parts: dict[str, Any] = dict(read_training_parts(given, columns, extractor, store, elsewhere, check))
+        parts = read_training_parts(given, columns, extractor, store, elsewhere, check, groups)
         training = parts.pop(TRAINING)
         with told_once(classifier):
             classifier.fit(training, **parts)

@@ -72,8 +72,10 @@ def serve(
       sdm serve model --host 0.0.0.0 --token-file token --watch
     """
     token = _token(token_file)
+    from torchsdm.application import keep_ledger_in_cache
     from torchsdm.service import MEGABYTE, ServiceSettings, run_service
 
+    keep_ledger_in_cache()
     run_service(
         model,
         ServiceSettings(token=token, max_body=max_megabytes * MEGABYTE, **settings),
@@ -106,10 +108,11 @@ def mcp(model: str, texts: bool, writable: bool, language_model: dict[str, Any])
     Example, in the settings of an agent:
       {"mcpServers": {"torchsdm": {"command": "sdm", "args": ["mcp", "/path/to/model"]}}}
     """
-    from torchsdm.application import LiveModel
+    from torchsdm.application import LiveModel, keep_ledger_in_cache
     from torchsdm.files import login_name
     from torchsdm.service import create_tools
 
+    keep_ledger_in_cache()
     live = LiveModel.open(model, who="sdm mcp", writable=writable, exclusive=False, **language_model)
     who = f"{login_name()}, through an agent"
     create_tools(live, texts=texts, writable=writable, who=who).run("stdio")

@@ -13,7 +13,7 @@ from torchsdm.cli._words import admits, strength_lines, trust_lines
 from torchsdm.cli.options import extractor_of, resumable, say
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import AUTO, BACKGROUNDS, CONTROLS, POLICIES, PRESETS, SEGMENTS, TRAININGS, Columns
-from torchsdm.wording import percent
+from torchsdm.wording import counted, percent
 
 
 @click.command()
@@ -59,6 +59,11 @@ from torchsdm.wording import percent
 )
 @click.option("--certification", metavar="FILE", help="A separate certification set, instead of a share of DATA.")
 @click.option("--background", metavar="FILE", help="Texts or states that belong to no class; labels are ignored.")
+@click.option(
+    "--groups",
+    metavar="COLUMN",
+    help="Column of what a row belongs to, such as a patient or thread, whose rows stay in one part.",
+)
 @click.option(
     "--background-as",
     type=click.Choice(BACKGROUNDS),
@@ -131,8 +136,9 @@ def train(data: str, output: Path, asked: dict[str, Any], as_json: bool, **setti
     given |= {name: given[name] or None for name in ("patience", "certification_size") if name in given}  # 0: None
     with resumable():
         extractor = extractor_of(**asked)
-        from torchsdm.application import train_model
+        from torchsdm.application import keep_ledger_in_cache, train_model
 
+        keep_ledger_in_cache()
         result = train_model(data, output, extractor=extractor, device=asked["device"], **given)
     say(result, _trained(result), as_json)
 
@@ -264,6 +270,11 @@ def _extracted(summary: dict[str, Any], problems: str | None) -> str:
     default=5,
     help="Folds; each is judged by a model fitted on the others.",
 )
+@click.option(
+    "--certification-size",
+    default=0.25,
+    help="Share of DATA to set aside, which is not judged, so that sdm train can certify with it; 0: judge all.",
+)
 @click.option("--seed", "random_state", type=int, default=0, help="The same seed gives the same list.")
 @options.columns
 @options.asked_model
@@ -275,12 +286,14 @@ def audit(
     columns: Columns,
     asked: dict[str, Any],
     as_json: bool,
+    certification_size: float,
     **settings: int,
 ) -> None:
     r"""List the rows of labelled DATA whose label is probably wrong.
 
-    DATA is read as sdm train reads it: texts, which --language-model reads, or states. Every row is judged by a model
-    and by neighbours that have not seen its label; the models are discarded, and DATA is left as it is. A row has its
+    DATA is read as sdm train reads it: texts, which --language-model reads, or states. A part is set aside, to certify
+    with later; every other row is judged by a model and by neighbours that have not seen its label. The models are
+    discarded, and DATA is left as it is. A row has its
     place in the file, id, label, the suggested label, its contradiction (log10 of the evidence against the label over
     that for it: a score to sort by), and the nearest rows with other labels, in .csv, .tsv and .parquet as JSON in one
     column.
@@ -291,19 +304,23 @@ def audit(
       sdm audit states --top 50 -o suspicions.csv
     """
     extractor = extractor_of(**asked)
-    from torchsdm.application import audit_data
+    from torchsdm.application import audit_data, keep_ledger_in_cache
 
-    audited = audit_data(data, output, columns=columns, extractor=extractor, **settings)
+    keep_ledger_in_cache()
+    audited = audit_data(
+        data, output, columns=columns, extractor=extractor, certification_size=certification_size or None, **settings
+    )
     contradicted = audited.contradicted
     listed = contradicted[:top]
     result = {
-        **{"judged": len(audited.rows), "contradicted": len(contradicted)},
+        **{"judged": len(audited.rows), "set_aside": len(audited.set_aside), "contradicted": len(contradicted)},
         **{"k": audited.n_neighbors, "folds": settings["n_folds"], "seed": settings["random_state"]},
         "output": None if output is None else str(output),
         "rows": [one.to_dict() for one in listed],
     }
+    apart = f"{counted(len(audited.set_aside), 'row')} set aside, to certify with. " if len(audited.set_aside) else ""
     heading = (
-        f"{len(audited.rows):,} rows judged, each by models and neighbours that have not seen its label; for "
+        f"{apart}{len(audited.rows):,} rows judged, each by models and neighbours that have not seen its label; for "
         f"{len(contradicted):,} of them another label has more evidence."
     ) + (f" The {len(listed)} most contradicted:" if listed else "")
     say(result, "\n".join([heading, *(f"\n{one}" for one in listed), f"\n{_advice(columns, output)}"]), as_json)

@@ -55,7 +55,9 @@ def update(model: str, language_model: dict[str, Any], as_json: bool, **asked: A
     """
     if not any(asked[what] for what in ("add", "add_calibration", "remove", "relabel")):
         raise InvalidInputError("Nothing to do: give --add, --add-calibration, --remove or --relabel.")
-    from torchsdm.application import update_model
+    from torchsdm.application import keep_ledger_in_cache, update_model
+
+    keep_ledger_in_cache()
 
     def show(result: dict[str, Any]) -> None:
         if not as_json:
@@ -87,8 +89,9 @@ def recalibrate(model: str, as_json: bool, **asked: Any) -> None:
       sdm recalibrate model --alpha 0.9 --alpha 0.95
       sdm recalibrate model --policy trusted
     """
-    from torchsdm.application import recalibrate_model
+    from torchsdm.application import keep_ledger_in_cache, recalibrate_model
 
+    keep_ledger_in_cache()
     result = recalibrate_model(model, **asked)
     say(result, "\n".join(trust_lines(result)), as_json)
 
@@ -118,8 +121,9 @@ def certify(model: str, language_model: dict[str, Any], as_json: bool, **asked: 
       sdm certify model checked.jsonl
       sdm certify model checked.jsonl --alpha 0.9 --control predictions
     """
-    from torchsdm.application import certify_model
+    from torchsdm.application import certify_model, keep_ledger_in_cache
 
+    keep_ledger_in_cache()
     result = certify_model(model, language_model=language_model, **asked)
     say(result, "\n".join(trust_lines(result)), as_json)
 

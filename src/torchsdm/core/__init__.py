@@ -19,6 +19,7 @@ from torchsdm.core.activation import (
 from torchsdm.core.adaptor import Adaptor, Encoded, ExemplarAdaptor, IdentityAdaptor, make_adaptor, restore_adaptor
 from torchsdm.core.decision import Decisions, SDMDecisions, decide
 from torchsdm.core.groups import GroupAccuracy, GroupCounts, wilson_interval
+from torchsdm.core.linked import linked, one_of_each
 from torchsdm.core.region import (
     HighReliabilityRegion,
     Target,
@@ -64,9 +65,11 @@ __all__ = [
     "effective_sample_sizes",
     "find_high_reliability_region",
     "largest",
+    "linked",
     "log_activation",
     "log_odds",
     "make_adaptor",
+    "one_of_each",
     "rescaled_similarity",
     "restore_adaptor",
     "sdm_activation",

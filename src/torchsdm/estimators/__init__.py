@@ -1,6 +1,6 @@
 """``SDMClassifier``, ``SDMEnsemble`` and ``SDMTextClassifier``: scikit-learn's contract over the rooms above."""
 
-from torchsdm.estimators._data import given_part, given_states
+from torchsdm.estimators._data import given_part, given_states, row_keys
 from torchsdm.estimators._fitting import Strength
 from torchsdm.estimators._parameters import check_training, training_settings
 from torchsdm.estimators._saving import write_estimator
@@ -42,6 +42,7 @@ __all__ = [
     "load_classifier",
     "replay",
     "request_digest",
+    "row_keys",
     "training_settings",
     "write_estimator",
 ]

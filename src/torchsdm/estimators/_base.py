@@ -37,6 +37,7 @@ from torchsdm.model import (
     SUPPORT,
     EncodedPoints,
     HubModel,
+    KnownSample,
     SDMModel,
     locate,
     model_card,
@@ -89,6 +90,8 @@ class BaseSDMClassifier(Parameters, HubModel):  # in this order, or the signatur
     deltas_spent_: Mapping[str, Mapping[str, float]] = MappingProxyType({})
     """What each certification sample was asked, by its fingerprint, and the delta of every answer; a refit or a new
     sample does not forget."""
+    samples_: Mapping[str, KnownSample] = MappingProxyType({})
+    """What else is known of each certification sample, by its fingerprint."""
     states_origin_: StatesOrigin | None
     """The language model and prompt that the hidden states were made with, if known."""
     data_source_: str | None = None

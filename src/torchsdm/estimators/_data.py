@@ -10,17 +10,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import Target, check_targets
+from torchsdm.core import Target, check_targets, linked, one_of_each
 from torchsdm.data import LabelledStates, StatesOrigin
-from torchsdm.errors import DataWarning, InvalidInputError, InvalidTypeError, OverlapWarning, Remedy, warn_user
+from torchsdm.errors import (
+    CopiesWarning,
+    DataWarning,
+    InvalidInputError,
+    InvalidTypeError,
+    OverlapWarning,
+    Remedy,
+    warn_user,
+)
 from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
 from torchsdm.training import Part, TrainingData, fingerprint
+from torchsdm.trust import keys_of
 from torchsdm.validation import (
     Array,
     ArrayLike,
     as_list,
+    check_groups,
     check_hidden_states,
     check_label_array,
     check_same_length,
@@ -52,6 +62,8 @@ class FitData:
     background_fingerprint: str
     """Of the background examples and of what they are for."""
     states_origin: StatesOrigin | None
+    keys: Array
+    """Of the rows of X (N, K), by which they are known again."""
     certification: Points | None = None
     """Labelled points that nothing but the certificate sees: given, or held out of X."""
     n_given_back: int = 0
@@ -98,6 +110,7 @@ def check_data(
     calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None,
     certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
     background_states: LabelledStates | ArrayLike | None = None,
+    groups: ArrayLike | None = None,
 ) -> FitData:
     """Check the parameters and the arguments of ``fit``."""
     caller = f"{type(estimator).__name__}.fit"
@@ -108,8 +121,10 @@ def check_data(
     classes, class_numbers = count_classes(labels, f"'y' of {caller}")
     warn_of_lookalikes(labels, f"'y' of {caller}")
     alphas = check_targets(estimator.alpha, classes, caller)
+    named = None if groups is None else check_groups(groups, len(states), caller)
     examples, codes = check_examples(given.ids, given.texts, len(states), caller), LabelCodes(classes)
-    sets: dict[str, Set] = {"training": (states, examples)}
+    whole = states, examples
+    sets: dict[str, Set] = {"training": whole}
     parts: dict[str, tuple[Tensor, Tensor, Examples]] = {}
     for name, part in ((CALIBRATION, calibration), (CERTIFICATION, certification)):
         if part is not None:
@@ -127,9 +142,19 @@ def check_data(
             states = torch.cat([states, background.states.to(states.dtype)])
             numbers = torch.cat([numbers, background.labels])
             examples = examples.with_added(background.examples)
+    keys = row_keys(whole[0], whole[1].all()[1], given.origin)
+    together = _belonging_together(keys, named, class_numbers, f"'X' of {caller}")
+    if together is not None:
+        beyond = int(together.max()) + 1
+        together = np.concatenate([together, np.arange(beyond, beyond + len(states) - n_rows)])
     calibrating, certifying = parts.get(CALIBRATION), parts.get(CERTIFICATION)
     return FitData(
-        TrainingData(states, numbers, None if calibrating is None else Part.whole(*calibrating[:2])),
+        TrainingData(
+            states,
+            numbers,
+            None if calibrating is None else Part.whole(*calibrating[:2]),
+            groups=None if together is None else torch.from_numpy(together),
+        ),
         n_rows,
         classes,
         alphas,
@@ -138,7 +163,8 @@ def check_data(
         print_of_x,
         print_of_background,
         given.origin,
-        None if certifying is None else in_blocks(*certifying),
+        keys,
+        None if certifying is None else to_certify(*certifying, given.origin),
         background=background,
     )
 
@@ -166,9 +192,43 @@ def check_part(
     return states, class_numbers, examples
 
 
-def in_blocks(states: Tensor, labels: Tensor, examples: Examples) -> Points:
-    """Points to build a model from."""
-    return Points(states.split(DEFAULT_BLOCK_SIZE), labels, examples)
+def row_keys(states: Tensor, texts: Sequence[str | None], origin: StatesOrigin | None) -> Array:
+    """Keys of points; texts count if the states were made from them, and from nothing else."""
+    is_made_of_texts = origin is not None and "{answer}" not in origin.prompt.template
+    return keys_of(states, texts if is_made_of_texts else None)
+
+
+def _belonging_together(keys: Array, named: Array | None, labels: Array, what: str) -> Array | None:
+    """The group of each row (N,): copies, and rows of a group that the user names; None if each row is alone."""
+    copies = linked(list(keys.T))
+    if copies is None:
+        return None if named is None else linked([named])
+    n, n_copies = len(copies), len(copies) - int(copies.max()) - 1
+    n_labels = np.bincount(np.unique(np.stack([copies, labels]), axis=1)[0])
+    n_contradicting = int((n_labels[copies] > 1).sum())
+    if n_contradicting:
+        said = f"{n_contradicting:,} of the {n:,} rows of {what} have copies with another label."
+        warn_user(said, CopiesWarning, Remedy.AUDIT_LABELS)
+    if n_copies > FEW * n:
+        said = f"{n_copies:,} of the {n:,} rows of {what} are copies of others; of copies only one is certified with."
+        warn_user(said, CopiesWarning, Remedy.DROP_REPEATED)
+    if copies.max() == 0:
+        return None  # one row over and over: there is nothing to keep apart
+    return copies if named is None else linked([copies, named])
+
+
+def to_certify(
+    states: Tensor, labels: Tensor, examples: Examples, origin: StatesOrigin | None, groups: Array | None = None
+) -> Points:
+    """Points to certify with: of copies, and of the rows of a group, one, drawn at random; the others are left out."""
+    keys = row_keys(states, examples.all()[1], origin)
+    together = linked([*keys.T, *([] if groups is None else [groups])])
+    if together is None:
+        return Points(states.split(DEFAULT_BLOCK_SIZE), labels, examples, keys)
+    rows = one_of_each(together, np.random.default_rng(0))
+    kept = Part(states, labels[torch.from_numpy(rows)], torch.from_numpy(rows))
+    n_left_out = len(labels) - len(rows)
+    return Points(kept.blocks(), kept.labels, examples.take(rows.tolist()), keys[rows], n_left_out)
 
 
 def _check_background(

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from torchsdm.core import Adaptor, Target, largest, restore_adaptor
+from torchsdm.core import Adaptor, Target, largest, one_of_each, restore_adaptor
 from torchsdm.data import LabelledStates
+from torchsdm.errors import CertificateWarning, Remedy, warn_user
 from torchsdm.estimators._data import FitData
 from torchsdm.matching import DEFAULT_BLOCK_SIZE
 from torchsdm.model import Certification, Points, SDMModel
@@ -25,20 +26,24 @@ from torchsdm.training import (
     Round,
     Training,
     TrainingSettings,
+    Use,
     certification_split,
     epoch_summary,
     initial_adaptor,
+    random_generator,
     solve_linear,
     tuned_regression,
 )
 from torchsdm.trust import (
     AlphaCurve,
     Certificate,
+    Look,
     Reliability,
     ScoredSample,
     SignalSample,
     can_certify,
     certify,
+    current_ledger,
     familiarity_of,
     is_familiar,
 )
@@ -93,7 +98,7 @@ class ModelBuilder:
         settings = replace(self.settings, n_filters=max(self.settings.n_filters, n_least))
         train, given = data.points.usable, data.points.calibration
         adaptor = initial_adaptor(train, settings, self.seed)
-        solution = solve_linear(train, adaptor, settings, self.seed)
+        solution = solve_linear(train, adaptor, settings, self.seed, data.points.groups_of(train.rows))
         solution.put_into(adaptor, train)
         calibrating = None if given is None else Points(given.blocks(), given.labels, data.calibration_examples)
         model = self._build(adaptor, train, calibrating, solution.out_of_fold)
@@ -149,29 +154,48 @@ class Terms:
 def hold_out(classifier: SDMClassifier, data: FitData) -> tuple[FitData, Array]:
     """Hold out a random part of X to certify with, unless there are too few points for any certificate; its rows.
 
-    Who gives a calibration set has made the split; nothing is held out of it then.
+    Who gives a calibration set has made the split; nothing is held out of it then. Of rows that belong together one is
+    certified with, and the others are left out: they are neither independent of it nor unseen. Nor is a row drawn that
+    an audit of labels has looked at.
     """
     share, delta, control = classifier.certification_size, classifier.delta, classifier.control
     labels, none = data.points.labels[: data.n_rows].numpy(), np.array([], dtype=np.int64)
     if share is None or data.certification is not None or data.points.calibration is not None:
         return data, none
-    expected = np.bincount(labels, minlength=len(data.classes)) * share
+    seed, groups = classifier.random_seed_, data.points.groups_of(torch.arange(data.n_rows))
+    alone = np.arange(data.n_rows)
+    if groups is not None:
+        alone = one_of_each(groups, random_generator(seed, 1, Use.CERTIFICATION))
+    inspected = current_ledger().inspected(data.keys)
+    held, n_given_back = certification_split(labels, float(share), seed, groups, inspected)
+    chosen = np.intersect1d(held, alone)
+    n_expected, n_drawn = len(alone) * share, len(chosen) + n_given_back
+    if inspected.any() and n_drawn < np.floor(n_expected):
+        warn_user(
+            f"An audit has looked at {inspected.sum():,} of the {data.n_rows:,} rows, so only {n_drawn:,} can be held "
+            f"out to certify with, not {n_expected:,.0f}.",
+            CertificateWarning,
+            Remedy.CERTIFY_NEW,
+        )
+        share = n_drawn / len(alone)
+    expected = np.bincount(labels[alone], minlength=len(data.classes)) * share
     if not can_certify(expected, alpha=data.alphas[0], delta=delta, control=control):
         return data, none
-    chosen, n_given_back = certification_split(labels, float(share), classifier.random_seed_)
     rows = torch.from_numpy(chosen)
     part = Part(data.points.hidden_states, data.points.labels[rows], rows)
-    held_out = Points(part.blocks(), part.labels, data.examples.take(rows.tolist()))
-    points = data.points.hold_out(rows)
+    examples, keys = data.examples.take(rows.tolist()), data.keys[chosen]
+    held_out = Points(part.blocks(), part.labels, examples, keys, len(held) - len(chosen))
+    points = data.points.hold_out(torch.from_numpy(held))
     return replace(data, points=points, certification=held_out, n_given_back=n_given_back), chosen
 
 
 def certified(
-    model: SDMModel, alpha: Target, terms: Terms, spent: Mapping[str, float]
+    model: SDMModel, alpha: Target, terms: Terms, spent: Mapping[str, float], keys: Array | None = None
 ) -> tuple[Certificate, Reliability | None, Mapping[str, float]]:
     """Find the certified rule of a model, if it has certification points, and the score that its thresholds are for.
 
-    ``spent`` is what those points were asked so far, and the delta of every answer; the last of what is returned, too.
+    ``spent`` is what those points are known to have been asked so far, and the delta of every answer; with ``keys`` the
+    ledger knows of others. All of them are returned last, with this question.
     """
     points, n_classes = model.certification, len(model.classes)
     if points is None or len(points.labels) == 0 or largest(alpha) == 1:
@@ -194,11 +218,14 @@ def certified(
     ]
     name = hashlib.sha256(json.dumps(question).encode()).hexdigest()
     earlier = {asked: delta for asked, delta in spent.items() if asked != name}  # the same question is no look
+    if keys is not None:
+        earlier = current_ledger().ask(Look(keys, name, certificate.delta), earlier)
     certificate = replace(
         certificate,
         looks=len(earlier) + 1,
         delta_spent=sum(earlier.values()) + certificate.delta,
         n_corrected=points.n_corrected,
+        n_left_out=points.n_left_out,
     )
     return certificate, reliability, {**earlier, name: certificate.delta}
 

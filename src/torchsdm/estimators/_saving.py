@@ -15,6 +15,7 @@ from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.labels import LabelCodes
 from torchsdm.model import (
     CONFIG_NAME,
+    KnownSample,
     ReadLog,
     StoredModel,
     label_values_from_json,
@@ -84,6 +85,7 @@ def promise_to_json(estimator: BaseSDMClassifier) -> dict[str, Any]:
         "reliability": None if reliability is None else reliability.to_json(),
         "familiarity": None if certificate is None else estimator.familiarity_,
         "deltas_spent": {sample: dict(asked) for sample, asked in estimator.deltas_spent_.items()},
+        "samples": {sample: known.to_json() for sample, known in estimator.samples_.items()},
     }
 
 
@@ -99,6 +101,9 @@ def take_promise(estimator: BaseSDMClassifier, stored: Mapping[str, Any]) -> Non
     estimator.deltas_spent_ = {
         str(sample): {str(asked): float(delta) for asked, delta in questions.items()}
         for sample, questions in stored.get("deltas_spent", {}).items()
+    }
+    estimator.samples_ = {
+        str(sample): KnownSample.from_json(known) for sample, known in stored.get("samples", {}).items()
     }
 
 

@@ -23,6 +23,7 @@ from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._saving import alpha_to_json, promise_to_json, take_promise
 from torchsdm.model import (
+    ABOUT_CERTIFICATION,
     CALIBRATION,
     COSTLY,
     GUARD_RESET,
@@ -38,7 +39,7 @@ from torchsdm.model import (
     outcome_to_bytes,
     take_outcome,
 )
-from torchsdm.trust import GuardReset
+from torchsdm.trust import GuardReset, separate_ledger
 from torchsdm.validation import Array, as_list, as_tensor, check_choice
 
 if TYPE_CHECKING:
@@ -165,7 +166,7 @@ class Certify:
         if self.data is None or sample is None:
             return Entry("certify", 0, details, outcome=_outcome(classifier))
         (ids, texts), labels = sample.examples.all(), classifier._codes.decode(sample.labels)
-        details |= {"fingerprint": sample.fingerprint, "u": sample.u}
+        details |= {name: getattr(sample, name) for name in ABOUT_CERTIFICATION}
         return Entry("certify", len(ids), details, ids, labels, texts, _to_rows(sample.points), _outcome(classifier))
 
     def asked(self) -> list[Any]:
@@ -214,7 +215,11 @@ def replay(base: C, log: ReadLog, computed: dict[str, bytes] | None = None) -> C
     That one stands for the version before them: if one of them is an undo, for the model's own files. ``computed``
     takes the outcomes of costly changes that the log does not have any more.
     """
-    classifier, computed = copy.copy(base), {} if computed is None else computed
+    with separate_ledger():  # what is replayed was asked when the change was made
+        return _replayed(copy.copy(base), log, {} if computed is None else computed)
+
+
+def _replayed(classifier: C, log: ReadLog, computed: dict[str, bytes]) -> C:
     if not log.history:
         return classifier
     names = log.sequence_names()
@@ -289,9 +294,9 @@ def _replace_sample(classifier: BaseSDMClassifier, record: Record) -> None:
         model = models[0]
         points, earlier = _encoded([record], models, 0, numbers), model.certification
         details = record.change.details
-        known: dict[str, Any] = {"fingerprint": str(details.get("fingerprint", "")), "u": details.get("u", 1.0)}
+        known: dict[str, Any] = {name: details[name] for name in ABOUT_CERTIFICATION if name in details}
         model.certification = Certification(points.points, points.labels, points.examples, **known)
-        if earlier is not None:
+        if earlier is not None and "n_given_back" not in details:  # as earlier versions wrote it
             model.takes_up(earlier)
         classifier.certification_rows_ = np.array([], dtype=np.int64)
 

@@ -14,15 +14,24 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_con
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy, import_extra, warn_user
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.estimators._data import check_data, check_part, in_blocks, keep_apart, warn_of_other_scale
+from torchsdm.estimators._data import check_data, check_part, keep_apart, to_certify, warn_of_other_scale
 from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
 from torchsdm.labels import by_class, check_pools
 from torchsdm.matching import Support
-from torchsdm.model import CERTIFICATION, Explanation, SDMModel, explain, write_numpy_export
+from torchsdm.model import (
+    CERTIFICATION,
+    Certification,
+    Explanation,
+    KnownSample,
+    Points,
+    SDMModel,
+    explain,
+    write_numpy_export,
+)
 from torchsdm.settings import AUTO
 from torchsdm.training import History, best_round, seed_of_fit
-from torchsdm.trust import AlphaChoice, AlphaCurve, Prices, Watcher
-from torchsdm.validation import Array, ArrayLike, check_path, check_positive, require_fitted
+from torchsdm.trust import AlphaChoice, AlphaCurve, Prices, Watcher, current_ledger, share_rows
+from torchsdm.validation import Array, ArrayLike, check_groups, check_path, check_positive, require_fitted
 
 Self = TypeVar("Self", bound="SDMClassifier")
 
@@ -160,6 +169,7 @@ class SDMClassifier(BaseSDMClassifier):
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
         certification: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
         background: LabelledStates | ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         seed: int | None = None,
         keep_rounds: bool = False,
     ) -> Self:
@@ -182,6 +192,10 @@ class SDMClassifier(BaseSDMClassifier):
         background : LabelledStates or (M, D), optional
             Examples of what belongs to no class, such as film reviews at a news desk; labels are ignored. Inputs that
             resemble them are never admitted. ``background_as`` says how they are used.
+        groups : (N,), optional
+            The group of each row, such as its patient, thread or document. Rows of a group fall into one part, and of
+            each group that is held out one row is certified with: the promise is about a random input of a random
+            group. Copies, rows with the same states or text, are a group without being named.
         seed : int, optional
             The seed itself, such as another estimator's ``random_seed_``, instead of one drawn from ``random_state``:
             estimators with the same seed have the same splits.
@@ -191,7 +205,7 @@ class SDMClassifier(BaseSDMClassifier):
         """
         caller = "SDMClassifier.fit"
         with self._unchanged_on_error():
-            data = check_data(self, X, y, ids, texts, calibration, certification, background)
+            data = check_data(self, X, y, ids, texts, calibration, certification, background, groups)
             is_linear = self.training == "linear" and data.points.hidden_states.ndim == 2
             if is_linear and keep_rounds:
                 raise InvalidInputError(
@@ -219,7 +233,7 @@ class SDMClassifier(BaseSDMClassifier):
                     self.round_models_ = tuple(others)
             self.measures_familiarity_ = True
             if data.certification is not None:
-                model.certify_with(data.certification, data.n_given_back)
+                self._take_sample(model, data.certification, data.n_given_back)
             if certifies:
                 self._certify(model, data.alphas[0])
             self.models_ = (model,)
@@ -233,15 +247,18 @@ class SDMClassifier(BaseSDMClassifier):
         *,
         ids: Sequence[Any] | Array | None = None,
         texts: Sequence[str] | Array | None = None,
+        groups: ArrayLike | None = None,
         alpha: float | Mapping[Any, float] | None = None,
     ) -> Self:
         """Certify again: with new labelled data at any time, or on the same sample for another alpha.
 
         A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
-        count, and a warning says so. Samples are recognised by their hidden states, also after a refit of this object
-        or when they are passed again; the same question asked again costs nothing. The alpha must not be chosen by what
-        an earlier certificate found. With new data that nothing else saw, the whole promise is there again; points of
-        the support or the calibration set are refused, and so is a part or a mixture of the certification sample.
+        count, and a warning says so. Samples are recognised by their rows, whoever asked before: another estimator, a
+        refit, or this one with a part of them (``torchsdm.trust.Ledger``); the same question asked again costs nothing.
+        The alpha must not be chosen by what an earlier certificate found. With new data that nothing else saw, the
+        whole promise is there again; points of the support or the calibration set are refused, and so is a part or a
+        mixture of the certification sample. Of copies, and of the rows of a group if ``groups`` (N,) are given, one is
+        certified with.
         """
         caller = self._caller("recertify")
         wanted = (self.certificate_ or self.region_).target
@@ -258,9 +275,10 @@ class SDMClassifier(BaseSDMClassifier):
                     given = replace(given, ids=list(range(first, first + len(given))))
                 part = check_part(self, given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
                 warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
-                earlier = model.certification
-                model.certify_with(in_blocks(*part))
-                if earlier is not None and not model.takes_up(earlier):
+                earlier, named = model.certification, None
+                if groups is not None:
+                    named = check_groups(groups, len(part[1]), caller)
+                if not self._take_sample(model, to_certify(*part, self.states_origin_, named)) and earlier is not None:
                     others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
                 by_text = self.states_origin_ is not None
                 keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
@@ -330,11 +348,48 @@ class SDMClassifier(BaseSDMClassifier):
             control = "all" if self.certificate_ is None else self.certificate_.control
         return alpha_curve(model, replace(self._terms(model.classes), control=control), n)
 
+    def _take_sample(self, model: SDMModel, points: Points, n_given_back: int = 0) -> bool:
+        """Certify with points from now on; whether they are those that the model has already, given again.
+
+        What is known of a sample holds for every other that shares rows with it.
+        """
+        earlier = model.certification
+        if earlier is not None:
+            self._remember(earlier)
+        model.certify_with(points, n_given_back)
+        is_same = earlier is not None and model.takes_up(earlier)
+        now = model.certification
+        if now is None or points.keys is None:
+            return is_same
+        again, keys = self.samples_.get(now.fingerprint), points.keys
+        known = [one for one in self.samples_.values() if one is again or share_rows(keys, one.keys)]
+        n_inspected = int(current_ledger().inspected(keys).sum())  # by an audit: as good as corrected
+        model.certification = now = replace(
+            now,
+            n_given_back=max([now.n_given_back, *(one.n_given_back for one in known)]),
+            n_corrected=max([now.n_corrected, n_inspected, *(one.n_corrected for one in known)]),
+            u=now.u if again is None else again.u,
+        )
+        self._remember(now, keys)
+        return is_same
+
+    def _remember(self, sample: Certification, keys: Array | None = None) -> None:
+        """Keep what is known of a sample when another takes its place."""
+        if keys is None:
+            before = self.samples_.get(sample.fingerprint)
+            keys = np.empty((0, 1), dtype=np.uint64) if before is None else before.keys
+        known = KnownSample(keys, sample.n_given_back, sample.n_corrected, sample.u)
+        self.samples_ = {**self.samples_, sample.fingerprint: known}
+
     def _certify(self, model: SDMModel, alpha: Target) -> None:
         """Certify a model, if it has certification points; warns if no rule is found."""
         terms, points = self._terms(model.classes), model.certification
-        spent = {} if points is None else self.deltas_spent_.get(points.fingerprint, {})
-        self.certificate_, reliability, asked = certified(model, alpha, terms, spent)
+        spent: Mapping[str, float] = {}
+        keys: Array | None = None
+        if points is not None:
+            known = self.samples_.get(points.fingerprint)
+            spent, keys = self.deltas_spent_.get(points.fingerprint, {}), None if known is None else known.keys
+        self.certificate_, reliability, asked = certified(model, alpha, terms, spent, keys)
         self.familiarity_, self.measures_familiarity_ = terms.familiarity, True
         if points is not None and reliability is not None:
             self.reliability_ = reliability

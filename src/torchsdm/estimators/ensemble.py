@@ -48,11 +48,12 @@ class SDMEnsemble(BaseSDMClassifier):
         texts: Sequence[str] | Array | None = None,
         calibration: LabelledStates | tuple[ArrayLike, ArrayLike] | None = None,
         background: LabelledStates | ArrayLike | None = None,
+        groups: ArrayLike | None = None,
         seed: int | None = None,
     ) -> Self:
         """Train the rounds, and calibrate each; the parameters are those of ``SDMClassifier.fit``."""
         with self._unchanged_on_error():
-            data = check_data(self, X, y, ids, texts, calibration, background_states=background)
+            data = check_data(self, X, y, ids, texts, calibration, background_states=background, groups=groups)
             self.random_seed_ = seed_of_fit(seed, self.random_state, self.checkpoint, type(self).__name__)
             builder = self._begin(data)
             training, rounds = self._train(builder)

@@ -103,6 +103,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
         calibration: Any = None,
         certification: Any = None,
         background: Any = None,
+        groups: Any = None,
     ) -> Self:
         """Extract hidden states, then fit the classifier.
 
@@ -122,6 +123,8 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             certified.
         background : sequence of str, or Documents, optional
             Texts that belong to no class; see ``SDMClassifier.fit``.
+        groups : (N,), optional
+            The group of each text, such as its thread; see ``SDMClassifier.fit``.
         """
         caller = "SDMTextClassifier.fit"
         documents = _labelled_documents(X, caller, labels=y, ids=ids, answers=answers)
@@ -150,7 +153,7 @@ class SDMTextClassifier(HubModel, ClassifierMixin, BaseEstimator):
             classifier.set_params(backend=self.backend)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)  # _check_labels warned before anything was extracted
-            classifier.fit(training, **parts)
+            classifier.fit(training, groups=groups, **parts)
         self.extractor_, self.classifier_ = extractor, classifier
         return self
 

@@ -12,6 +12,10 @@ that wrong labels are not learned by heart; near is near in angle between standa
 
 A contradiction is a score to sort by, not the odds that the label is wrong: the two witnesses see the same states, so
 their product is too sure, and where classes overlap it contradicts right labels.
+
+Whoever corrects labels by this list makes them agree with a model. A certificate that counts agreement with such labels
+counts too much, so rows to certify with are set aside first: they are neither judged nor heard. The others are entered
+in the ledger of looks (``torchsdm.trust.Ledger``), and no later fit draws its certification part from them.
 """
 
 from __future__ import annotations
@@ -28,11 +32,14 @@ from sklearn.preprocessing import StandardScaler, normalize
 from tqdm.auto import tqdm
 
 from torchsdm.baselines import LogisticModel
+from torchsdm.core import linked
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy
-from torchsdm.estimators import given_states
+from torchsdm.estimators import given_states, row_keys
 from torchsdm.labels import count_classes
 from torchsdm.matching import SupportSet
+from torchsdm.training import certification_split
+from torchsdm.trust import current_ledger
 from torchsdm.validation import (
     Array,
     ArrayLike,
@@ -42,6 +49,7 @@ from torchsdm.validation import (
     check_label_array,
     check_positive,
     check_same_length,
+    check_share,
     draw_seed,
 )
 from torchsdm.wording import shortened
@@ -106,9 +114,11 @@ class AuditedLabel:
 
 @dataclass(frozen=True)
 class LabelAudit:
-    """Every label of a data set, the most contradicted first."""
+    """The labels of a data set, the most contradicted first."""
 
     rows: tuple[AuditedLabel, ...]
+    set_aside: Array
+    """The numbers of the rows that were neither judged nor heard, ascending, for a later fit to certify with."""
     classes: Array
     """(C,)"""
     n_neighbors: int
@@ -119,7 +129,9 @@ class LabelAudit:
 
     @property
     def evidence(self) -> Array:
-        """p_i(c) v_i(c) / sum_c p_i(c) v_i(c), (N, C), in the order of the data; row i does not depend on its label.
+        """p_i(c) v_i(c) / sum_c p_i(c) v_i(c), (N, C), of the judged rows in the order of the data.
+
+        Row i does not depend on its label.
 
         Computed when asked for: it alone takes memory for every row and class.
         """
@@ -143,6 +155,7 @@ def audit_labels(
     n_neighbors: int = 20,
     n_folds: int = 5,
     n_shown: int = 3,
+    certification_size: float | None = 0.25,
     random_state: RandomState = 0,
     verbose: bool = False,
 ) -> LabelAudit:
@@ -162,8 +175,11 @@ def audit_labels(
         Each fold is judged by a model fitted on the others.
     n_shown : int, default=3
         Contradicting neighbours to list with each row.
+    certification_size : float or None, default=0.25
+        Share of the rows to set aside, drawn as ``SDMClassifier.fit`` draws its certification part, copies together.
+        None audits all rows; certify with others then.
     random_state : int, RandomState or Generator, default=0
-        Of the folds; the same seed gives the same audit.
+        Of the rows set aside and of the folds; the same seed gives the same audit.
     verbose : bool
         Show a progress bar.
 
@@ -172,7 +188,7 @@ def audit_labels(
     >>> from sklearn.datasets import make_blobs
     >>> X, y = make_blobs(200, n_features=4, centers=2, random_state=0)
     >>> y[7] = 1 - y[7]
-    >>> audit_labels(X, y).rows[0].row
+    >>> audit_labels(X, y, certification_size=None).rows[0].row
     7
     """
     data = given_states(X, y, ids, texts, _CALLER)
@@ -183,34 +199,44 @@ def audit_labels(
     for name, values in (("y", labels), ("ids", data.ids), ("texts", data.texts)):
         if values is not None:
             check_same_length(len(states), values, name, _CALLER)
-    k, seed = min(n_neighbors, len(states) - 1), draw_seed(random_state, _CALLER)
+    seed, set_aside = draw_seed(random_state, _CALLER), np.array([], dtype=np.int64)
+    names = range(len(states)) if data.ids is None else as_list(data.ids, "ids", _CALLER)
+    texts_of = [None] * len(states) if data.texts is None else list(data.texts)
+    keys = row_keys(states, texts_of, data.origin)
+    if certification_size is not None:
+        check_share(certification_size, "certification_size", _CALLER)
+        set_aside, _ = certification_split(labels, float(certification_size), seed, linked(list(keys.T)))
+    judged = np.setdiff1d(np.arange(len(states)), set_aside)
+    classes, labels = check_auditable(classes[labels[judged]], n_folds, " among the rows that are not set aside")
+    current_ledger().inspect(keys[judged])
 
-    h = states.float().numpy()
+    h, k = states[judged].float().numpy(), min(n_neighbors, len(judged) - 1)
     distances, nearest = _neighbors(h, k)
     witnesses = _Witnesses.of(h, labels, classes, nearest, n_folds, seed, verbose)
     contradiction, log_p, n_agreeing, suggestions = _judge(witnesses, labels)
 
-    names = range(len(h)) if data.ids is None else as_list(data.ids, "ids", _CALLER)
-    texts_of = [None] * len(h) if data.texts is None else list(data.texts)
-    given, suggested = classes[labels].tolist(), classes[suggestions].tolist()
+    given, suggested, row_of = classes[labels].tolist(), classes[suggestions].tolist(), judged.tolist()
+
+    def named(place: int) -> tuple[int, str, Any, Any]:
+        row = row_of[place]
+        return row, data.place(row), names[row], given[place]
 
     def neighbors_of(row: int) -> tuple[ContradictingNeighbor, ...]:
         against = np.flatnonzero(labels[nearest[row]] != labels[row])[:n_shown]
         pairs = zip(nearest[row, against].tolist(), distances[row, against].tolist(), strict=True)
         return tuple(
-            ContradictingNeighbor(other, data.place(other), names[other], given[other], distance, texts_of[other])
-            for other, distance in pairs
+            ContradictingNeighbor(*named(other), distance, texts_of[row_of[other]]) for other, distance in pairs
         )
 
     rows = []
     for row in torch.from_numpy(contradiction).argsort(descending=True, stable=True).tolist():
-        labelled = row, data.place(row), names[row], given[row], suggested[row]
+        labelled = *named(row), suggested[row]
         evidence = float(contradiction[row]), math.exp(log_p[row]), int(n_agreeing[row]), k
-        rows.append(AuditedLabel(*labelled, *evidence, texts_of[row], neighbors_of(row)))
-    return LabelAudit(tuple(rows), classes, k, n_folds, seed, witnesses)
+        rows.append(AuditedLabel(*labelled, *evidence, texts_of[row_of[row]], neighbors_of(row)))
+    return LabelAudit(tuple(rows), set_aside, classes, k, n_folds, seed, witnesses)
 
 
-def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
+def check_auditable(y: Any, n_folds: int, where: str = "") -> tuple[Array, Array]:
     """Classes (C,) and class numbers (N,) of labels with at least two examples of each class per fold."""
     check_positive(n_folds, "n_folds", _CALLER, integer=True)
     if n_folds < 2:
@@ -222,7 +248,7 @@ def check_auditable(y: Any, n_folds: int) -> tuple[Array, Array]:
         others = f", and too few of {n_rare - 1} more" if n_rare > 1 else ""
         raise InvalidInputError(
             f"An audit with {n_folds} folds needs at least {2 * n_folds} examples of each class, two per fold. "
-            f"Got {counts[rare]} of class {classes.tolist()[rare]!r}{others}.",
+            f"Got {counts[rare]} of class {classes.tolist()[rare]!r}{others}{where}.",
             remedy=Remedy.FEWER_FOLDS,
         )
     return classes, labels

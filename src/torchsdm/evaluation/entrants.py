@@ -406,13 +406,15 @@ class FittedParts:
         used = np.union1d(rows, calibration_rows) if was_split else rows
         points, source = classifier.model_.certification, training if calibration is None else calibration
         was_replaced = points is not None and not len(held_out)  # rows of an earlier certificate are forgotten
-        is_whole = len(training) > used.max() if was_replaced else len(training) == len(used) + len(held_out)
+        n_left_out = 0 if points is None else points.n_left_out
+        n_rows = len(used) + len(held_out) + n_left_out
+        is_whole = len(training) > used.max() if was_replaced else len(training) == n_rows
         calibrated = source.take(calibration_rows) if calibration_rows.max() < len(source) else None
         known = classifier.calibration_logits()[1]
         if not is_whole or calibrated is None or not _has_labels(calibrated, classifier.classes_[known]):
             raise InvalidInputError(
                 "'training' and 'calibration' of paper_entrants must be what the classifier was fitted on, in the same "
-                f"order. Got {len(training)} training rows where it had {len(used) + len(held_out)}, or other labels."
+                f"order. Got {len(training)} training rows where it had {n_rows}, or other labels."
             )
         certified = training.take(held_out) if certification is None and len(held_out) else certification
         known = np.array([], dtype=np.int64) if points is None else points.labels.cpu().numpy()

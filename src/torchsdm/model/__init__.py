@@ -36,15 +36,17 @@ from torchsdm.model.model import (
     CERTIFICATION,
     SUPPORT,
     Certification,
+    KnownSample,
     Points,
     SDMModel,
     locate,
 )
-from torchsdm.model.model_files import outcome_to_bytes, put_together, take_apart, take_outcome
+from torchsdm.model.model_files import ABOUT_CERTIFICATION, outcome_to_bytes, put_together, take_apart, take_outcome
 from torchsdm.model.numpy_export import write_numpy_export
 from torchsdm.model.review import Judged, NewInput, ReviewStore
 
 __all__ = [
+    "ABOUT_CERTIFICATION",
     "CALIBRATION",
     "CERTIFICATION",
     "CHANGES",
@@ -62,6 +64,7 @@ __all__ = [
     "Explanation",
     "HubModel",
     "Judged",
+    "KnownSample",
     "LogWriter",
     "NewInput",
     "Points",

@@ -6,8 +6,9 @@ scikit-learn's contract, ``SDMEnsemble`` combines several.
 
 from __future__ import annotations
 
+import base64
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -34,6 +35,10 @@ class Points:
     state_blocks: Iterable[Tensor]
     labels: Tensor
     examples: Examples
+    keys: Array | None = None
+    """By which points to certify with are known again (N, K)."""
+    n_left_out: int = 0
+    """Rows that belong together with these, and are left out for it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,33 @@ class Certification(EncodedPoints):
     u: float = 1.0
     """Of the randomised test: drawn from the hidden states as they were given, whatever their order. Samples that were
     stored before there was one keep the plain test, 1: what they were asked has been answered with it."""
+    n_left_out: int = 0
+    """Rows that were drawn with these and left out, because they belong together with one that is here."""
+
+
+@dataclass(frozen=True)
+class KnownSample:
+    """What stays known of a certification sample when another takes its place."""
+
+    keys: Array
+    """Of its rows (N, K); of a sample from before there were any, no row."""
+    n_given_back: int
+    n_corrected: int
+    u: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values that ``from_json`` reads."""
+        content = base64.b64encode(self.keys.astype("<u8").tobytes()).decode()
+        return {**vars(self), "keys": content, "n_keys": self.keys.shape[1]}
+
+    @classmethod
+    def from_json(cls, stored: Mapping[str, Any]) -> KnownSample:
+        """The reverse of ``to_json``."""
+        numbers = np.frombuffer(base64.b64decode(stored["keys"], validate=True), dtype="<u8").astype(np.uint64)
+        counts = int(stored["n_given_back"]), int(stored["n_corrected"])
+        if min(counts) < 0 or not 0 < float(stored["u"]) <= 1:
+            raise ValueError(f"a certification sample has {counts} points given back and corrected, u {stored['u']!r}")
+        return cls(numbers.reshape(-1, int(stored["n_keys"])), *counts, float(stored["u"]))
 
 
 @dataclass
@@ -165,6 +197,7 @@ class SDMModel:
             n_given_back=n_given_back,
             fingerprint=digest.hexdigest(),
             u=uniform_of(of_rows),
+            n_left_out=points.n_left_out,
         )
 
     def takes_up(self, earlier: Certification) -> bool:

@@ -31,7 +31,7 @@ from torchsdm.validation import check_alpha, check_finite, check_positive, check
 
 _SIGNALS = ("similarity", "nearest_distance", "rescaled_similarity")  # of the calibration points
 _PENDING = "next-calibration"  # files of calibration points that the next calibration will use
-_ABOUT_CERTIFICATION = ("n_given_back", "fingerprint", "n_corrected", "u")
+ABOUT_CERTIFICATION = ("n_given_back", "fingerprint", "n_corrected", "u", "n_left_out")  #: fields kept as facts
 
 
 def take_apart(
@@ -62,7 +62,7 @@ def take_apart(
         tensors[f"{prefix}{name}-exemplars"] = {"exemplars": points.exemplars}
         tables[f"{prefix}{name}-examples"] = _rows(held.examples, codes.decode(held.labels))
     tensors[f"{prefix}calibration"] |= {name: getattr(model.calibration, name) for name in _SIGNALS}
-    about = {} if certification is None else {name: getattr(certification, name) for name in _ABOUT_CERTIFICATION}
+    about = {} if certification is None else {name: getattr(certification, name) for name in ABOUT_CERTIFICATION}
     return {
         "adaptor": "identity" if isinstance(adaptor, IdentityAdaptor) else "filters",
         "n_inputs": adaptor.n_inputs,
@@ -99,8 +99,13 @@ def put_together(
             sets[name] = EncodedPoints(points, own["labels"], examples, places=own.get("places"))
         calibration = _calibration(sets[CALIBRATION], tensors[CALIBRATION], settings)
         if CERTIFICATION in sets:
-            about = {"n_corrected": 0, "u": 1.0, **settings["certification"]}  # earlier models lack one or both
-            known = {name: about[name] for name in _ABOUT_CERTIFICATION}
+            about = {
+                "n_corrected": 0,
+                "u": 1.0,
+                "n_left_out": 0,
+                **settings["certification"],
+            }  # earlier models lack some
+            known = {name: about[name] for name in ABOUT_CERTIFICATION}
             certification = Certification(**vars(sets[CERTIFICATION]), **known)
         model = SDMModel(
             adaptor,

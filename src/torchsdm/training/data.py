@@ -54,6 +54,12 @@ class TrainingData:
     calibration: Part | None = None
     rows: Tensor | None = None
     """The rows that the rounds may use, ascending; None: all. The others are held out to certify."""
+    groups: Tensor | None = None
+    """The number of the group of every row (N,), if some belong together: no two parts share a group."""
+
+    def groups_of(self, rows: Tensor) -> Array | None:
+        """The group numbers of some rows; None if each is alone."""
+        return None if self.groups is None else self.groups[rows].numpy()
 
     def hold_out(self, rows: Tensor) -> TrainingData:
         """The same without some rows."""
@@ -74,6 +80,8 @@ class TrainingData:
             parts.append(fingerprint(self.calibration.hidden_states, self.calibration.labels.numpy()))
         if self.rows is not None:
             parts.append(hashlib.sha256(self.rows.numpy().tobytes()).hexdigest())
+        if self.groups is not None:
+            parts.append(hashlib.sha256(self.groups.numpy().tobytes()).hexdigest())
         return "".join(parts)
 
 
@@ -126,17 +134,25 @@ def split_of_round(data: TrainingData, settings: TrainingSettings, seed: int, nu
     if data.calibration is not None:
         return usable, data.calibration
     rng = random_generator(seed, number, Use.SPLIT)
-    parts = stratified_split(usable.labels.numpy(), settings.calibration_size, rng)
+    groups = data.groups_of(usable.rows)
+    parts = stratified_split(usable.labels.numpy(), settings.calibration_size, rng, groups)
     rows = (usable.rows[torch.from_numpy(part)] for part in parts)
     train, calibration = (Part(data.hidden_states, data.labels[part], part) for part in rows)
     return train, calibration
 
 
-def stratified_split(labels: Array, calibration_size: float, rng: np.random.Generator) -> tuple[Array, Array]:
+def stratified_split(
+    labels: Array, calibration_size: float, rng: np.random.Generator, groups: Array | None = None
+) -> tuple[Array, Array]:
     """Row numbers of a training and a calibration part, stratified by class, with at least one point of each in both.
 
-    Rows are ascending. Rounding errors of one class are made up for in the next.
+    Rows are ascending. Rounding errors of one class are made up for in the next. With ``groups`` (N,) whole groups are
+    drawn, but for a class that has only one (``as_groups``).
     """
+    if groups is not None:
+        labels_of_groups, numbers = as_groups(labels, groups)
+        train, chosen = stratified_split(labels_of_groups, calibration_size, rng)
+        return np.flatnonzero(np.isin(numbers, train)), np.flatnonzero(np.isin(numbers, chosen))
     calibration: list[Array] = []
     carry = 0.0
     for label in np.unique(labels):
@@ -149,20 +165,57 @@ def stratified_split(labels: Array, calibration_size: float, rng: np.random.Gene
     return np.setdiff1d(np.arange(len(labels)), chosen, assume_unique=True), chosen
 
 
-def certification_split(labels: Array, certification_size: float, seed: int) -> tuple[Array, int]:
+def as_groups(labels: Array, groups: Array) -> tuple[Array, Array]:
+    """A label for each of G groups, to stratify them by, and the number of each row's group (N,), in 0..G-1.
+
+    Of the labels in a group it is the rarest in the data, so that this class is spread over the parts, too. If it is so
+    in one group alone, the rows of this group count as if they were alone: a part without a class learns nothing of it.
+    """
+    names, of_row, counts = np.unique(labels, return_inverse=True, return_counts=True)
+    rarest_first = np.argsort(counts, kind="stable")
+    rank = np.argsort(rarest_first)[of_row]
+    found, numbers = np.unique(groups, return_inverse=True)
+    rarest = np.full(len(found), len(names))
+    np.minimum.at(rarest, numbers, rank)
+    is_only = (np.bincount(rarest) == 1)[rarest] & (np.bincount(numbers) > 1)
+    if is_only.any():
+        beyond = len(found) + np.arange(len(labels))
+        return as_groups(labels, np.where(is_only[numbers], beyond, numbers))
+    return names[rarest_first[rarest]], numbers
+
+
+def certification_split(
+    labels: Array,
+    certification_size: float,
+    seed: int,
+    groups: Array | None = None,
+    excluded: Array | None = None,
+) -> tuple[Array, int]:
     """Row numbers of the part held out to certify, ascending: a plain random sample, as its test assumes.
 
     Not stratified. Only a class that would be left with fewer than two points takes its points back; how many points
     went back comes second. Who certifies without them must count them as errors.
+
+    With ``groups`` (N,) it is a sample of groups, whole ones, and groups are what is counted. A group of which a row is
+    ``excluded`` (N,), such as by an audit, is not drawn; there may then be fewer than wanted.
     """
-    order = random_generator(seed, 0, Use.CERTIFICATION).permutation(len(labels))
-    n = int(np.floor(len(labels) * certification_size + 0.5))
-    chosen, rest = np.sort(order[:n]), labels[order[n:]]
-    names, counts = np.unique(labels, return_counts=True)
-    n_left = np.array([(rest == name).sum() for name in names])
-    bare = names[(n_left < 2) & (counts > n_left)]
-    goes_back = np.isin(labels[chosen], bare)
-    return chosen[~goes_back], int(goes_back.sum())
+    group = np.arange(len(labels)) if groups is None else np.unique(groups, return_inverse=True)[1]
+    n_groups = int(group.max(initial=-1)) + 1
+    order = random_generator(seed, 0, Use.CERTIFICATION).permutation(n_groups)
+    if excluded is not None:
+        order = order[~np.isin(order, group[excluded])]
+    is_held = np.zeros(n_groups, dtype=bool)
+    is_held[order[: int(np.floor(n_groups * certification_size + 0.5))]] = True
+    held = is_held[group]
+    names, of_row = np.unique(labels, return_inverse=True)
+    in_group = of_row * n_groups + group  # one number for each class of each group
+    n_left, n_all = (
+        np.bincount(np.unique(pairs) // n_groups, minlength=len(names)) for pairs in (in_group[~held], in_group)
+    )
+    is_bare = (n_left < 2) & (n_all > n_left)
+    goes_back = np.unique(group[held & is_bare[of_row]])
+    is_held[goes_back] = False
+    return np.flatnonzero(is_held[group]), len(goes_back)
 
 
 def fingerprint(hidden_states: Tensor, labels: Array) -> str:

@@ -31,7 +31,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from torchsdm.core import Adaptor, ExemplarAdaptor, make_adaptor
-from torchsdm.training.data import Part, TrainingSettings, Use, random_generator
+from torchsdm.training.data import Part, TrainingSettings, Use, as_groups, random_generator
 from torchsdm.validation import Array
 
 N_FOLDS = 5
@@ -76,9 +76,11 @@ class LinearSolution:
             adaptor.output.bias.zero_()
 
 
-def solve_linear(train: Part, adaptor: Adaptor, settings: TrainingSettings, seed: int) -> LinearSolution:
-    """Solve for the points of a part, standardised as an adaptor does it."""
-    folds = torch.from_numpy(folds_of(train.labels.numpy(), N_FOLDS, random_generator(seed, 0, Use.FOLDS)))
+def solve_linear(
+    train: Part, adaptor: Adaptor, settings: TrainingSettings, seed: int, groups: Array | None = None
+) -> LinearSolution:
+    """Solve for the points of a part, standardised as an adaptor does it; points of a group (N,) share a fold."""
+    folds = torch.from_numpy(folds_of(train.labels.numpy(), N_FOLDS, random_generator(seed, 0, Use.FOLDS), groups))
     weights = torch.ones(len(train), dtype=torch.float64)
     if settings.class_weights is not None:
         weights = torch.tensor(settings.class_weights, dtype=torch.float64)[train.labels]
@@ -117,8 +119,12 @@ def tuned_regression(
     return adaptor, solution
 
 
-def folds_of(labels: Array, n_folds: int, rng: np.random.Generator) -> Array:
-    """The fold of each point (N,), as many of each class in each as can be."""
+def folds_of(labels: Array, n_folds: int, rng: np.random.Generator, groups: Array | None = None) -> Array:
+    """The fold of each point (N,), as many of each class, or of the groups that have it, in each as can be."""
+    if groups is not None:
+        labels_of_groups, numbers = as_groups(labels, groups)
+        shared: Array = folds_of(labels_of_groups, n_folds, rng)[numbers]
+        return shared
     folds = np.empty(len(labels), dtype=np.int64)
     first = 0
     for label in np.unique(labels):

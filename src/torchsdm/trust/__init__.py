@@ -7,11 +7,22 @@ from torchsdm.trust.choice import AlphaChoice, AlphaCurve, Prices
 from torchsdm.trust.control import choose_control
 from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.trust.guard import DriftGuard, GuardReset, Watcher
+from torchsdm.trust.keys import keys_of
 from torchsdm.trust.lanes import LaneRule, Reliability, SignalSample, demoted, familiarity_of, is_familiar
+from torchsdm.trust.ledger import (
+    MOST_KEYS,
+    Ledger,
+    Look,
+    current_ledger,
+    keep_ledger,
+    separate_ledger,
+    share_rows,
+)
 from torchsdm.trust.sources import SourceGuards, SourceReset, load_guard
 from torchsdm.trust.spot_check import CheckedGroup, SpotCheck
 
 __all__ = [
+    "MOST_KEYS",
     "AlphaChoice",
     "AlphaCurve",
     "Certificate",
@@ -20,6 +31,8 @@ __all__ = [
     "DriftGuard",
     "GuardReset",
     "LaneRule",
+    "Ledger",
+    "Look",
     "Prices",
     "Reliability",
     "ScoredSample",
@@ -31,11 +44,16 @@ __all__ = [
     "can_certify",
     "certify",
     "choose_control",
+    "current_ledger",
     "demoted",
     "familiarity_of",
     "is_familiar",
+    "keep_ledger",
+    "keys_of",
     "load_guard",
     "points_needed",
     "row_digests",
+    "separate_ledger",
+    "share_rows",
     "uniform_of",
 ]

@@ -99,7 +99,13 @@ from torchsdm.trust.draws import row_digests, uniform_of
 from torchsdm.validation import Array, check_choice, check_share
 from torchsdm.wording import Promise, threshold_reason
 
-_LATER = ("class_alphas", "chances", "windows", "class_errors")  # fields that are stored only if there is anything
+_LATER = (
+    "class_alphas",
+    "chances",
+    "windows",
+    "class_errors",
+    "n_left_out",
+)  # fields that are stored only if there is anything
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 
 
@@ -193,6 +199,8 @@ class Certificate:
     """What is certified at every level of evidence: of each prediction the windows that hold, the surest first."""
     class_errors: tuple[tuple[int, int], ...] = ()
     """Of each true class, its certification points, and on how many of them a wrong answer is admitted."""
+    n_left_out: int = 0
+    """Rows that were not tested, because they belong together with one that was, such as copies of it."""
 
     @property
     def target(self) -> Target:

@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.pipeline import Pipeline
+from sklearn.utils import _safe_indexing, check_random_state
+from sklearn.utils.validation import has_fit_parameter
 
-from torchsdm.core import Decisions
+from torchsdm.core import Decisions, linked, one_of_each
 from torchsdm.errors import InvalidInputError, NotFittedError, warn_user
 from torchsdm.settings import AUTO, CONTROLS
 from torchsdm.trust.certificate import Certificate, ScoredSample, certify
+from torchsdm.trust.keys import keys_of
 from torchsdm.trust.lanes import CERTIFIED, REVIEW, TRUSTED
-from torchsdm.validation import Array, RandomState, check_alpha, check_choice, check_label_array, check_share
+from torchsdm.trust.ledger import Look, current_ledger
+from torchsdm.validation import (
+    Array,
+    RandomState,
+    check_alpha,
+    check_choice,
+    check_groups,
+    check_label_array,
+    check_share,
+)
 from torchsdm.wording import REASONS
 
 Self = TypeVar("Self", bound="CertifiedClassifier")
@@ -33,7 +48,8 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     Parameters
     ----------
     estimator : classifier with ``predict_proba``
-        Cloned and fitted; or, with ``prefit=True``, used as it is.
+        Cloned and fitted; or, with ``prefit=True``, used as it is. A ``Pipeline`` whose steps learn from labels, such
+        as ``SelectKBest``, belongs here as a whole: then no step sees the rows that it is certified on.
     alpha : float, default=0.95
         Accuracy to promise among admitted answers, in (0.5, 1).
     delta : float, default=0.1
@@ -97,8 +113,12 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self.prefit = prefit
         self.random_state = random_state
 
-    def fit(self: Self, X: Any, y: Any) -> Self:
-        """Fit the estimator on part of the data, and certify it on the rest."""
+    def fit(self: Self, X: Any, y: Any, *, groups: Any = None) -> Self:
+        """Fit the estimator on part of the data, and certify it on the rest.
+
+        Rows of a group, if ``groups`` (N,) are given, fall into one part, and so do copies of a row; of those that are
+        held out, one of each is certified with. An estimator that takes ``groups`` gets its own.
+        """
         from sklearn.model_selection import train_test_split
 
         caller = "CertifiedClassifier.fit"
@@ -113,38 +133,59 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
                 f"'calibration_size' and 'certification_size' of {caller} must leave something to train on. Got "
                 f"{self.calibration_size:g} and {self.certification_size:g}."
             )
-        held_out: Any = (X, labels)
+        keys = keys_of(X)
+        named = None if groups is None else check_groups(groups, len(labels), caller)
+        together = _belonging_together(keys, named)
+        held_out = np.arange(len(labels) if together is None else together.max() + 1)  # groups, or rows that are alone
+
+        def rows_of(chosen: Array) -> Array:
+            return chosen if together is None else np.flatnonzero(np.isin(together, chosen))
+
         estimator = self.estimator
         if not self.prefit:
-            X_train, X_rest, y_train, y_rest = train_test_split(
-                X, labels, test_size=rest, random_state=self.random_state
-            )
-            estimator = clone(self.estimator).fit(X_train, y_train)
-            held_out = (X_rest, y_rest)
+            train, held_out = train_test_split(held_out, test_size=rest, random_state=self.random_state)
+            estimator = _fitted(self.estimator, X, labels, rows_of(train), named)
         share = float(self.certification_size) / rest
-        X_cal, X_cert, y_cal, y_cert = train_test_split(*held_out, test_size=share, random_state=self.random_state)
+        calibrating, certifying = map(
+            rows_of, train_test_split(held_out, test_size=share, random_state=self.random_state)
+        )
         scorer = _Scorer(estimator, np.asarray(estimator.classes_), self.score_function, self.eligibility)
-        calibration = scorer.sample(X_cal, y_cal, caller)
-        certification = scorer.sample(X_cert, y_cert, caller, unknown=self.control in _NOT_BY_CLASS)
-        self._certify(scorer, calibration, certification, float(self.alpha))
+        calibration = scorer.sample(_safe_indexing(X, calibrating), labels[calibrating], caller)
+        sample = self._sample(scorer, X, labels, certifying, keys, together, caller)
+        self._certify(scorer, calibration, sample, float(self.alpha))
         self.estimator_, self.classes_, self._scorer = estimator, scorer.classes, scorer
         return self
 
-    def recertify(self: Self, X: Any = None, y: Any = None, *, alpha: float | None = None) -> Self:
+    def recertify(self: Self, X: Any = None, y: Any = None, *, groups: Any = None, alpha: float | None = None) -> Self:
         """Certify again: with new labelled data, or on the same sample for another alpha.
 
         A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
-        count, and a warning says so. The alpha must not be chosen by what an earlier certificate found.
+        count, and a warning says so. Samples are known again by their rows, whichever estimator was certified with
+        them before (``torchsdm.trust.Ledger``). The alpha must not be chosen by what an earlier certificate found.
         """
         caller = "CertifiedClassifier.recertify"
         self._check_is_fitted("recertify")
         wanted = self.certificate_.alpha if alpha is None else check_alpha(alpha, caller)
-        certification = self._certification
+        sample = self._certification
         if X is not None:
-            labels = check_label_array(y, caller)
-            certification = self._scorer.sample(X, labels, caller, unknown=self.control in _NOT_BY_CLASS)
-        self._certify(self._scorer, self._calibration, certification, wanted)
+            labels, keys = check_label_array(y, caller), keys_of(X)
+            named = None if groups is None else check_groups(groups, len(labels), caller)
+            rows, together = np.arange(len(labels)), _belonging_together(keys, named)
+            sample = self._sample(self._scorer, X, labels, rows, keys, together, caller)
+        self._certify(self._scorer, self._calibration, sample, wanted)
         return self
+
+    def _sample(
+        self, scorer: _Scorer, X: Any, labels: Array, rows: Array, keys: Array, together: Array | None, caller: str
+    ) -> _Sample:
+        """Rows to certify with, one of each group."""
+        tested = rows
+        if together is not None:
+            seed = check_random_state(self.random_state).randint(2**31)
+            tested = rows[one_of_each(together[rows], np.random.default_rng(seed))]
+        scored = scorer.sample(_safe_indexing(X, tested), labels[tested], caller, unknown=self.control in _NOT_BY_CLASS)
+        n_inspected = int(current_ledger().inspected(keys[tested]).sum())
+        return _Sample(scored, keys[tested], len(rows) - len(tested), n_inspected)
 
     def decide(self, X: Any) -> Decisions:
         """Decide on each input: the label, and whether the certified rule admits it."""
@@ -186,23 +227,25 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
         self._check_is_fitted("predict_proba")
         return self._scorer.scored(X)[0]
 
-    def _certify(self, scorer: _Scorer, calibration: ScoredSample, certification: ScoredSample, alpha: float) -> None:
+    def _certify(self, scorer: _Scorer, calibration: ScoredSample, sample: _Sample, alpha: float) -> None:
         """Certify, and take over the result only if all went well."""
-        spent: dict[str, list[float]] = getattr(self, "_spent", {})  # deltas by sample; a refit does not forget them
-        before = spent.get(certification.digest(), [])
-        certificate = certify(
-            calibration,
-            certification,
-            len(scorer.classes),
-            alpha=alpha,
-            delta=float(self.delta),
-            control=self.control,
+        ledger, looks = current_ledger(), getattr(self, "_looks", ())
+        for look in looks:  # of another process, if this was pickled
+            ledger.add(look)
+        asked: dict[str, Any] = {"alpha": alpha, "delta": float(self.delta), "control": self.control}
+        certificate = certify(calibration, sample.scored, len(scorer.classes), **asked)
+        question = [calibration.digest(), sample.scored.digest(), {**asked, "control": certificate.control}]
+        look = Look(sample.keys, hashlib.sha256(json.dumps(question).encode()).hexdigest(), certificate.delta)
+        before = ledger.ask(look)
+        certificate = replace(
+            certificate,
             looks=len(before) + 1,
-            delta_spent=sum(before),
+            delta_spent=sum(before.values()) + certificate.delta,
+            n_corrected=sample.n_inspected,
+            n_left_out=sample.n_left_out,
         )
         self.certificate_: Certificate = certificate
-        self._calibration, self._certification = calibration, certification
-        self._spent = {**spent, certification.digest(): [*before, float(self.delta)]}
+        self._calibration, self._certification, self._looks = calibration, sample, (*looks, look)
         warning = certificate.warning(scorer.classes.tolist())
         if warning is not None:
             warn_user(warning)
@@ -210,6 +253,34 @@ class CertifiedClassifier(ClassifierMixin, BaseEstimator):
     def _check_is_fitted(self, method: str) -> None:
         if not hasattr(self, "certificate_"):
             raise NotFittedError(f"This CertifiedClassifier is not fitted yet: call fit before {method}.")
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A certification sample."""
+
+    scored: ScoredSample
+    keys: Array
+    n_left_out: int
+    n_inspected: int
+    """Rows whose labels an audit looked at: as good as corrected."""
+
+
+def _belonging_together(keys: Array, named: Array | None) -> Array | None:
+    """The group of each row (N,), copies included; None if each row is alone, or all are copies of one."""
+    together = linked([*keys.T, *([] if named is None else [named])])
+    return None if together is None or together.max() == 0 else together
+
+
+def _fitted(estimator: Any, X: Any, labels: Array, rows: Array, groups: Array | None) -> Any:
+    """A clone that is fitted on some rows, and on their groups, if it, or the end of a pipeline, takes any."""
+    estimator = clone(estimator)
+    last = estimator.steps[-1] if isinstance(estimator, Pipeline) else ("", estimator)
+    prefix = f"{last[0]}__" if last[0] else ""
+    more = {}
+    if groups is not None and hasattr(last[1], "fit") and has_fit_parameter(last[1], "groups"):
+        more[f"{prefix}groups"] = groups[rows]
+    return estimator.fit(_safe_indexing(X, rows), labels[rows], **more)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import tiny_models
-from small import small_settings
+from small import quiet, small_settings, two_groups
 from torchsdm import SDMClassifier
 from torchsdm.application import LiveModel, ReviewQueue, calibration_map, signal_histograms
 from torchsdm.application.review import contradiction
@@ -247,8 +247,9 @@ def test_contradiction_is_the_odds_against_a_label():
     assert contradiction({"lane": "rejected"}, 1) is None
 
 
-def test_the_map_admits_what_the_region_admits(live):
-    classifier = live.snapshot.saved.classifier
+def test_the_map_admits_what_the_region_admits():
+    with quiet():
+        classifier = SDMClassifier(0.8, **small_settings()).fit(*two_groups(80, 0, names=[0, 1]))
     drawn, calibration = calibration_map(classifier), classifier.models_[0].calibration
     alphas = [one["alpha"] for one in drawn["regions"]]
     assert alphas == sorted(alphas) and 0.8 in alphas

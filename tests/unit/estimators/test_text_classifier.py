@@ -30,6 +30,7 @@ from torchsdm.errors import (
     NotFittedError,
 )
 from torchsdm.hidden_states import Backbone
+from torchsdm.trust import separate_ledger
 
 SMALL = small_settings(alpha=0.7, n_rounds=2, max_epochs=4)
 GOOD, BAD = ["good", "funny", "fine"], ["bad", "sad", "long"]
@@ -316,7 +317,8 @@ def test_around_a_classifier_that_knows_its_language_model(fitted, directory):
 @pytest.fixture(scope="module")
 def certified(directory):
     classifier = SDMTextClassifier(str(directory), classifier=SDMClassifier(control="all", **SMALL))
-    return quietly(lambda: classifier.fit(TEXTS[::2], LABELS[::2], certification=(TEXTS[1::2], LABELS[1::2])))
+    with separate_ledger():  # other fixtures certify with some of these texts
+        return quietly(lambda: classifier.fit(TEXTS[::2], LABELS[::2], certification=(TEXTS[1::2], LABELS[1::2])))
 
 
 def test_an_own_certification_set_of_texts(certified, directory):

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from torchsdm import LabelledStates, audit_labels
+from small import quiet
+from torchsdm import LabelledStates, SDMClassifier
+from torchsdm import audit_labels as audit_part
 from torchsdm.baselines import LogisticModel
-from torchsdm.errors import InvalidInputError, InvalidTypeError
+from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeError
 from torchsdm.evaluation import audit as audit_module
+from torchsdm.trust import separate_ledger
 
+audit_labels = partial(audit_part, certification_size=None)  # all rows, but where the part set aside is tested
 CLASSES = np.array(["ant", "bee", "wasp"])
 WRONG = [3, 50, 101, 177]
 
@@ -222,3 +227,39 @@ def test_wrong_arguments_are_refused(data, change, error, expected):
     arguments = {"X": data[0], "y": data[2], **change}
     with pytest.raises(error, match=expected):
         audit_labels(**arguments)
+
+
+def test_a_part_is_set_aside_that_neither_is_judged_nor_judges(data):
+    X, _, given = data
+    texts, places = [f"text {row}" for row in range(240)], [f"line {row + 2}" for row in range(240)]
+    pool = LabelledStates(X, given, [f"id {row}" for row in range(240)], texts, places=places)
+    found = audit_part(pool, random_state=4)
+    apart = found.set_aside
+    assert len(apart) == 60 and sorted([*apart.tolist(), *(one.row for one in found.rows)]) == list(range(240))
+    assert all((one.id, one.place, one.text) == (f"id {one.row}", f"line {one.row + 2}", f"text {one.row}")
+               and one.label == given[one.row] for one in found.rows)  # fmt: skip
+    assert not {other.row for one in found.rows for other in one.neighbors} & set(apart.tolist())
+    changed = given.copy()
+    changed[apart] = np.roll(given[apart], 7)
+    again = audit_part(X, changed, random_state=4)
+    np.testing.assert_array_equal(again.set_aside, apart)
+    np.testing.assert_array_equal(again.evidence, found.evidence)
+    alone = audit_labels(np.delete(X, apart, axis=0), np.delete(given, apart), random_state=4)
+    np.testing.assert_array_equal(alone.evidence, found.evidence)
+
+
+def test_a_later_fit_certifies_with_the_rows_that_were_set_aside(data):
+    X, _, given = data
+    apart = audit_part(X, given, random_state=4).set_aside
+    settings = {"alpha": 0.7, "control": "all", "random_state": 9}
+    with quiet():
+        again = SDMClassifier(**settings).fit(X, given)
+    np.testing.assert_array_equal(again.certification_rows_, apart)
+    with pytest.warns(CertificateWarning, match="An audit has looked at 180 of the 240 rows, so only 60 can be held"):
+        SDMClassifier(certification_size=0.5, **settings).fit(X, given)
+    with quiet():
+        given_too = SDMClassifier(**settings).fit(X[:100], given[:100], certification=(X[100:], given[100:]))
+    assert given_too.certificate_.n_corrected == 140 - int((apart >= 100).sum()) > 50
+    with separate_ledger(), quiet():
+        other = SDMClassifier(**settings).fit(X, given)
+    assert not np.array_equal(other.certification_rows_, apart)
