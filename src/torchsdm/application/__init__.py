@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.answers import check_output, decision_schema, example_row
 from torchsdm.application.audit import audit_data
+from torchsdm.application.check import ModelChecks, check_model
 from torchsdm.application.describe import (
     calibration_examples,
     calibration_map,
@@ -38,6 +39,7 @@ __all__ = [
     "AnswerRequest",
     "LiveModel",
     "ModelChange",
+    "ModelChecks",
     "ReviewQueue",
     "SavedModel",
     "Scores",
@@ -48,6 +50,7 @@ __all__ = [
     "calibration_map",
     "certify_model",
     "change_requests",
+    "check_model",
     "check_output",
     "choose_alpha",
     "compile_here",
