@@ -19,13 +19,12 @@ from typing import Any
 import numpy as np
 
 from torchsdm.application.answers import Row, check_output, write_rows
-from torchsdm.application.review import person
 from torchsdm.data import TEXT_KINDS, Source, Unreadable
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import InvalidInputError, Remedy
 from torchsdm.estimators import SDMClassifier, SDMEnsemble, load_classifier
 from torchsdm.model import CHANGES, CheckStore, Offered, Stream, read_checks
 from torchsdm.trust import SpotCheck
-from torchsdm.validation import Array
+from torchsdm.validation import Array, check_person
 from torchsdm.wording import UNPROMISED, listed, shortened
 
 _BLOCK = 1024  # decisions to draw from at once
@@ -52,10 +51,15 @@ class ModelChecks:
         if self._store is not None:
             self._store.close()
 
-    def demote(self, rows: list[Row]) -> list[Row]:
-        """The same rows while an alarm is raised: what it is about goes to review."""
+    def alarm(self) -> SpotCheck | None:
+        """The checks if they are raised, by whichever version."""
         kept, *_ = read_checks(self.path)
-        return rows if kept is None else demoted_rows(kept.checks, rows)
+        return kept.checks if kept is not None and kept.checks.raised else None
+
+    def demote(self, rows: list[Row]) -> list[Row]:
+        """The same rows; while an alarm is raised, what it is about goes to review."""
+        alarm = self.alarm()
+        return rows if alarm is None else demoted_rows(alarm, rows)
 
     def draw(
         self,
@@ -78,7 +82,7 @@ class ModelChecks:
         Those with neither are left out.
         """
         read = [one for one in map(self._verdict, verdicts, [classifier] * len(verdicts)) if one is not None]
-        done = self.store.judge(stream_of(classifier), read, person(who), _now())
+        done = self.store.judge(stream_of(classifier), read, check_person(who), _now())
         counts = {"taken": done.n_taken, "known": done.n_known, "late": done.n_late}
         return {**counts, "raised": [group.name for group in done.raised]}
 
@@ -110,7 +114,7 @@ class ModelChecks:
 
     def reset(self, classifier: SDMClassifier | SDMEnsemble, reason: str, who: str) -> None:
         """Start again without verdicts, and remember why."""
-        self.store.reset(stream_of(classifier), reason, person(who), _now())
+        self.store.reset(stream_of(classifier), reason, check_person(who), _now())
 
     def state(self, classifier: SDMClassifier | SDMEnsemble, most: int = 0) -> tuple[dict[str, Any], list[Row]]:
         """The status of the checks of a version, and so many answers (-1 is all) that wait for a verdict."""
@@ -161,7 +165,7 @@ class _Demotable:
 
 def demoted_rows(checks: SpotCheck, rows: list[Row]) -> list[Row]:
     """Rows as ``SpotCheck.demote`` leaves decisions."""
-    if not checks.raised or not rows or "lane" not in rows[0]:
+    if not rows or "lane" not in rows[0]:
         return rows
     predictions = np.empty(len(rows), dtype=object)
     predictions[:] = [row["prediction"] for row in rows]
@@ -195,7 +199,7 @@ def check_model(
         raise InvalidInputError("Give decisions to draw from, verdicts, or a reason for a reset: one of them.")
     if output is not None:
         check_output(output, decisions)
-    classifier = load_classifier(model)
+    classifier = load_classifier(Path(model))
     checks, result = ModelChecks(model), dict[str, Any](model=str(model))
     try:
         if decisions is not None:
@@ -236,12 +240,12 @@ def _admitted(path: str, classifier: SDMClassifier | SDMEnsemble) -> Iterator[Of
     classes = {str(name): name for name in classifier.classes_.tolist()}
     for row in _rows(path):
         if "admitted" not in row or str(row.get("prediction")) not in {*classes, "None", ""}:
-            raise InvalidInputError(f"{path} has no decisions of this model: write them with sdm predict.")
+            raise InvalidInputError(f"{path} has no decisions of this model.", remedy=Remedy.DECIDE_AGAIN)
         if str(row["admitted"]).lower() != "true":
             continue
         if _value(row.get("certificate")) != promise:
             raise InvalidInputError(
-                f"{path} was decided under another certificate than the model has now. Decide again: sdm predict."
+                f"{path} was decided under another certificate than the model has now.", remedy=Remedy.DECIDE_AGAIN
             )
         label = str(row["prediction"])
         by_label = row.get("probabilities") or {}

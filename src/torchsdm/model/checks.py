@@ -89,7 +89,8 @@ class Offered:
     id: Any = None
     text: str | None = None
     digest: bytes | None = None
-    """By which a decision that is offered again is recognised; None if it never is."""
+    """By which a decision that is offered again is recognised, under any certificate: with a verdict, it is right with
+    probability 0 or 1, whatever is promised. None if it never is."""
 
 
 @dataclass(frozen=True)

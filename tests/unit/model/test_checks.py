@@ -74,7 +74,7 @@ def test_verdicts_are_taken_once_in_the_order_of_the_draws(store):
 def test_of_verdicts_with_an_error_none_is_taken(store, wrong):
     draw(store)
     store.judge(stream(), [(1, True)], "ada", AT)
-    with pytest.raises(InvalidInputError, match="number 9|ada said|eve said"):
+    with pytest.raises(InvalidInputError, match=r"number 9|ada said|eve said"):
         store.judge(stream(), wrong, "eve", AT)
     kept, n, _ = read_checks(store.path)
     assert n == 3 and kept.checks.n_checked == 1
