@@ -280,6 +280,8 @@ DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
             "host",
             "port",
             "watch",
+            "check_rate",
+            "check_per_week",
             "max_inputs",
             "max_waiting",
             "batch_rows",

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.answers import check_output, decision_schema, example_row
 from torchsdm.application.audit import audit_data
-from torchsdm.application.check import ModelChecks, check_model
+from torchsdm.application.check import ModelChecks, check_model, check_state, demoted_rows, offered_texts, stream_of
 from torchsdm.application.describe import (
     calibration_examples,
     calibration_map,
@@ -52,9 +52,11 @@ __all__ = [
     "change_requests",
     "check_model",
     "check_output",
+    "check_state",
     "choose_alpha",
     "compile_here",
     "decision_schema",
+    "demoted_rows",
     "describe_installation",
     "describe_model",
     "embed_documents",
@@ -63,6 +65,7 @@ __all__ = [
     "explain_inputs",
     "export_model",
     "guard_state",
+    "offered_texts",
     "open_guard",
     "parts_of",
     "read_training_parts",
@@ -72,6 +75,7 @@ __all__ = [
     "score",
     "signal_histograms",
     "standing",
+    "stream_of",
     "successor",
     "summary",
     "train_model",

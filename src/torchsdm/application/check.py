@@ -149,6 +149,15 @@ def check_state(checks: SpotCheck, n_waiting: int) -> dict[str, Any]:
     }
 
 
+def offered_texts(texts: Sequence[Any], answers: Sequence[Any] | None, rows: Sequence[Row]) -> Iterator[Offered]:
+    """The admitted answers to texts in memory, each with what a person must read."""
+    for number, (text, row) in enumerate(zip(texts, rows, strict=True)):
+        if row["admitted"]:
+            label = row["prediction"]
+            shown = text if answers is None else f"{text}\n[answer] {answers[number]}"
+            yield Offered(label, row["probabilities"][str(label)], text=shown)
+
+
 # --- After an alarm --------------------------------------------------------------------------------------------------
 
 

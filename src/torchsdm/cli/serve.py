@@ -34,6 +34,8 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
 @click.option("--texts", is_flag=True, help="Include the texts of training examples in explanations.")
 @click.option("--watch", is_flag=True, help="Serve a new model as soon as one is saved to MODEL.")
 @options.guard_file(help="Save the drift guard to FILE on shutdown, when it is raised and when it is reset.")
+@click.option("--check-rate", type=float, metavar="SHARE", help="Draw this share of the admitted answers to check.")
+@click.option("--check-per-week", type=float, metavar="N", help="Draw about so many answers in a week.")
 @click.option("--max-inputs", type=click.IntRange(1), default=256, help="Most inputs per request.")
 @click.option("--max-megabytes", type=click.IntRange(1), default=64, help="Largest body of a request.")
 @click.option(

@@ -47,6 +47,13 @@ class Metrics:
             "raised": gauge("torchsdm_guard_raised", "1 from the alarm until a reset."),
             "n_seen": gauge("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
+        self._checks = {
+            "n_drawn": gauge("torchsdm_checks_drawn", "Answers that were drawn for a spot check."),
+            "n_waiting": gauge("torchsdm_checks_waiting", "Drawn answers without a verdict."),
+            "n_checked": gauge("torchsdm_checks_checked", "Verdicts since the last reset."),
+            "n_wrong": gauge("torchsdm_checks_wrong", "Those that an answer is wrong."),
+            "raised": gauge("torchsdm_checks_raised", "1 from the alarm of the spot checks until a reset."),
+        }
         self.recent = Recent()
 
     def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -60,6 +67,11 @@ class Metrics:
     def show_guard(self, state: Mapping[str, Any]) -> None:
         """Show the status of the drift guard."""
         for name, gauge in self._guard.items():
+            gauge.set(float(state[name]))
+
+    def show_checks(self, state: Mapping[str, Any]) -> None:
+        """Show the status of the spot checks."""
+        for name, gauge in self._checks.items():
             gauge.set(float(state[name]))
 
     def answer(self) -> Response:

@@ -32,6 +32,10 @@ class ServiceSettings:
     """Whether the model's directory is looked at every second, and a new model in it served."""
     guard_file: Path | None = None
     """Where the drift guard is kept between runs."""
+    check_rate: float | None = None
+    """The share of the admitted answers to texts that is drawn for people to check; None draws none."""
+    check_per_week: float | None = None
+    """About how many are drawn in a week."""
     max_inputs: int = MOST_INPUTS
     """Most inputs per request."""
     max_body: int = 64 * MEGABYTE
@@ -48,6 +52,9 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         for name in ("max_inputs", "max_body", "max_waiting", "batch_rows"):
             check_positive(getattr(self, name), name, "ServiceSettings", integer=True)
+        for name in ("check_rate", "check_per_week"):
+            if getattr(self, name) is not None:
+                check_positive(getattr(self, name), name, "ServiceSettings")
         for name in ("body_seconds", "drain_seconds"):
             check_positive(getattr(self, name), name, "ServiceSettings")
         token = self.token
