@@ -68,8 +68,7 @@ class Checking:
         ]
         if self.is_on and offered:
             try:
-                if self._checks.draw(classifier, offered, _SOURCE, **self._rate)[1]:
-                    self.state()
+                self._metrics.count_drawn(self._checks.draw(classifier, offered, _SOURCE, **self._rate)[1])
                 self._told = ""
             except TorchSDMError as error:
                 self._tell(error)

@@ -69,6 +69,11 @@ class Metrics:
         for name, gauge in self._guard.items():
             gauge.set(float(state[name]))
 
+    def count_drawn(self, n: int) -> None:
+        """Count answers that were drawn for a spot check."""
+        for name in ("n_drawn", "n_waiting"):
+            self._checks[name].inc(n)
+
     def show_checks(self, state: Mapping[str, Any]) -> None:
         """Show the status of the spot checks."""
         for name, gauge in self._checks.items():
