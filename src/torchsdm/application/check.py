@@ -243,7 +243,7 @@ def _rows(path: str) -> Iterator[Mapping[str, Any]]:
 
 
 def _admitted(path: str, classifier: SDMClassifier | SDMEnsemble) -> Iterator[Offered]:
-    """The admitted answers among rows that ``sdm predict`` wrote."""
+    """The admitted answers among the decisions in a file."""
     certificate = classifier.lane_rule_.certificate
     promise = certificate.identity if certificate is not None and certificate.is_any else None
     classes = {str(name): name for name in classifier.classes_.tolist()}
