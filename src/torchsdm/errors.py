@@ -27,6 +27,7 @@ class Remedy(Enum):
     GIVE_LABELLED = "Give labelled", "X and y", "DATA"
     COUNT_CERTIFICATION = "Say what you will certify with:", "n_certification labelled points", "labelled DATA"
     CERTIFY_AGAIN = "Certify it again:", "recertify(X, y), or recalibrate()", "sdm certify or sdm recalibrate"
+    DECIDE_AGAIN = "Decide with the model as it is:", "SDMClassifier.decide", "sdm predict MODEL INPUT -o DECISIONS"
     SAME_STATES = "Make all states in the same way:", "a scikit-learn Pipeline transforms X alone", "sdm embed"
     FEWER_FOLDS = "Add examples, leave the class out, or use fewer folds (at least 2):", "n_folds", "--folds"
     OTHER_FOLDS = "Draw other folds, or more:", "random_state, n_folds", "--seed, --folds"

@@ -309,6 +309,13 @@ def is_storable_text(text: Any) -> bool:
         return False
 
 
+def check_person(who: Any) -> str:
+    """The name of the person who decides, which is required."""
+    if not is_storable_text(who) or not who.strip():
+        raise InvalidInputError("'who' is required: name the person who decides.")
+    return str(who.strip())
+
+
 def is_storable_id(name: Any) -> bool:
     """Whether a value can name a point: a string that UTF-8 can encode, or a 64-bit integer."""
     if isinstance(name, str):

@@ -443,6 +443,19 @@ def _alarm(state: dict[str, Any]) -> str:
     return f"input {state['raised_at']:,} ({state['raised_by'].replace('_', ' ')})"
 
 
+def check_line(state: Mapping[str, Any], model: object = None) -> str:
+    """The status of the spot checks of a model (``torchsdm.application.check_state``), and how to reset them."""
+    if not state["raised"]:
+        return f"The spot checks are calm after {counted(state['n_checked'], 'verdict')}."
+    at = f"at verdict {state['raised_at']:,}" if state["raised_at"] else "before the model was changed"
+    about = [group for group in state["groups"] if group["raised"]]
+    labels = [group["prediction"] for group in about if group["prediction"] is not None]
+    every = [f"answers {listed(labels)}"] if labels else []
+    all_together = ["certified answers"] if len(labels) < len(about) else []
+    after = "" if model is None else f" Look into it, then: sdm check {model} --reset REASON."
+    return f"The spot checks were raised {at}: {' and '.join(every + all_together)} need review.{after}"
+
+
 # --- Standings: how a data set stands to the promise ------------------------------------------------------------------
 
 STANDINGS = {

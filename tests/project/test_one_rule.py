@@ -17,10 +17,12 @@ import pytest
 import torchsdm.cli
 from torchsdm import (
     CertifiedClassifier,
+    DriftGuard,
     HiddenStateExtractor,
     SDMClassifier,
     SDMEnsemble,
     SDMTextClassifier,
+    SpotCheck,
     audit_labels,
     write_report,
 )
@@ -28,11 +30,13 @@ from torchsdm.application import (
     AnswerRequest,
     LiveModel,
     ModelChange,
+    ModelChecks,
     ReviewQueue,
     SavedModel,
     audit_data,
     certify_model,
     change_requests,
+    check_model,
     choose_alpha,
     evaluate_model,
     recalibrate_model,
@@ -246,6 +250,22 @@ DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
         for name, spelling in (("n_neighbors", "-k"), ("n_folds", "--folds"), ("random_state", "--seed"))
     },
     "alpha of an evaluation": (None, {"sdm evaluate": option("evaluate", "--alpha")}),
+    **{
+        f"spot checks: {name}": (
+            parameter(SpotCheck, name),
+            {
+                "ModelChecks": parameter(ModelChecks.draw, name),
+                "check_model": parameter(check_model, name),
+                "SpotCheck.draw_at": parameter(SpotCheck.draw_at, name),
+                "sdm check": option("check", f"--{name.replace('_', '-')}"),
+            },
+        )
+        for name in ("rate", "per_week")
+    },
+    "spot checks: false alarms": (
+        parameter(DriftGuard, "false_alarm"),
+        {"SpotCheck": parameter(SpotCheck, "false_alarm")},
+    ),
     "estimators that are trained to compare": (
         option("evaluate", "--groups"),
         {"sdm report": option("report", "--groups")},
@@ -260,6 +280,8 @@ DEFAULTS: dict[str, tuple[Any, dict[str, Any]]] = {
             "host",
             "port",
             "watch",
+            "check_rate",
+            "check_per_week",
             "max_inputs",
             "max_waiting",
             "batch_rows",
@@ -324,6 +346,7 @@ def test_training_has_the_defaults_of_the_constructor():
         ("certify", certify_model, {"as_json"}),
         ("choose", choose_alpha, {"as_json"}),
         ("audit", audit_data, {"top", "as_json"}),
+        ("check", check_model, {"as_json"}),
         ("evaluate", evaluate_model, {"model", "strict", "form", "intervals", "wide", "backend", "as_json"}),
     ],
 )

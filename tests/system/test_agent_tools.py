@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 
 from served import save_text_model
-from torchsdm.application import LiveModel
+from small import quietly
+from torchsdm.application import LiveModel, ModelChecks
+from torchsdm.model import Offered
 
 mcp = pytest.importorskip("mcp", reason="the extra 'mcp' is not installed")
 
@@ -114,3 +116,25 @@ def test_wrong_calls_are_told_what_is_wrong(model):
         and "At most 256 texts" in said[2]
         and "Traceback" not in "".join(said)
     )
+
+
+def test_an_alarm_of_the_spot_checks_demotes_for_agents_too(tmp_path):
+    texts = [f"the thing {n} was {'great and lovely' if n % 2 else 'awful and dull'}" for n in range(400)]
+    model = quietly(lambda: save_text_model(tmp_path, texts, ["bad", "good"] * 200))
+    classifier = LiveModel.open(model, writable=False).snapshot.saved.classifier
+    checks = ModelChecks(model)
+
+    async def ask():
+        async with agent(model) as client:
+            decided = []
+            for _ in range(2):
+                decided.append(
+                    (await client.call_tool("decide", {"texts": texts[:20]})).structured_content["decisions"]
+                )
+                checks.draw(classifier, [Offered("good")] * 40, "by hand", rate=1.0)
+                checks.judge(classifier, [{"check": n, "right": False} for n in range(1, 41)], "ada")
+            return decided
+
+    before, after = asyncio.run(ask())
+    assert any(row["admitted"] for row in before if row["prediction"] == "good")
+    assert not any(row["admitted"] for row in after if row["prediction"] == "good")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchsdm.application.answers import check_output, decision_schema, example_row
 from torchsdm.application.audit import audit_data
+from torchsdm.application.check import ModelChecks, check_model, check_state, demoted_rows, offered_texts, stream_of
 from torchsdm.application.describe import (
     calibration_examples,
     calibration_map,
@@ -40,6 +41,7 @@ __all__ = [
     "LedgerFile",
     "LiveModel",
     "ModelChange",
+    "ModelChecks",
     "ReviewQueue",
     "SavedModel",
     "Scores",
@@ -50,10 +52,13 @@ __all__ = [
     "calibration_map",
     "certify_model",
     "change_requests",
+    "check_model",
     "check_output",
+    "check_state",
     "choose_alpha",
     "compile_here",
     "decision_schema",
+    "demoted_rows",
     "describe_installation",
     "describe_model",
     "embed_documents",
@@ -63,6 +68,7 @@ __all__ = [
     "export_model",
     "guard_state",
     "keep_ledger_in_cache",
+    "offered_texts",
     "open_guard",
     "parts_of",
     "read_training_parts",
@@ -73,6 +79,7 @@ __all__ = [
     "score",
     "signal_histograms",
     "standing",
+    "stream_of",
     "successor",
     "summary",
     "train_model",

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from torchsdm.application.answers import Row, answer_rows, rows_beside, with_rejected
+from torchsdm.application.check import ModelChecks
 from torchsdm.application.saved_model import PieceReader, Reading, SavedModel
 from torchsdm.data import BadRow, BadRows, Columns, LabelledStates, Unreadable, join_states, state_of, usual_shape
 from torchsdm.errors import InvalidInputError, Remedy, TorchSDMError
@@ -109,6 +110,8 @@ def explain_inputs(
     given = [given_block(saved, texts=texts)] if source is None else Reading(saved, source, columns).blocks()
     for block in selected(given, only, first):
         explanations = saved.classifier.explain(block.hidden_states, k)
+        decisions = ModelChecks(saved.path).demote([one.decision for one in explanations])
+        explanations = [replace(one, decision=row) for one, row in zip(explanations, decisions, strict=True)]
         rows = rows_beside(block, [one.to_dict() for one in explanations], texts=True)
         yield from zip(rows, map(str, explanations), strict=True)
 

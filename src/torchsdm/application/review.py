@@ -34,7 +34,7 @@ from torchsdm.estimators import Add, Recalibrate, Request, SDMClassifier, SDMEns
 from torchsdm.labels import check_known_labels
 from torchsdm.model import CHANGES, Change, Judged, NewInput, ReviewStore
 from torchsdm.settings import REJECTED
-from torchsdm.validation import Array, is_storable_text
+from torchsdm.validation import Array, check_person
 
 _LOGGER = logging.getLogger(__name__)
 _BLOCK = 64  # inputs to decide on at once
@@ -187,11 +187,11 @@ class ReviewQueue:
         """Label an input with one of the classes; None skips it."""
         if label is not None:
             check_known_labels([label], self._classifier.classes_, "label", to="review")
-        self.store.mark(row, label, _person(who), _now())
+        self.store.mark(row, label, check_person(who), _now())
 
     def unlabel(self, who: str) -> int | None:
         """Undo this person's last label or skip; returns its row."""
-        return self.store.unmark(_person(who))
+        return self.store.unmark(check_person(who))
 
     def preview(self, *, recalibrate: bool = True) -> dict[str, Any]:
         """What adding all that was labelled would do, with nothing written.
@@ -217,7 +217,7 @@ class ReviewQueue:
 
     def add(self, who: str, why: str, *, recalibrate: bool = True) -> list[Change]:
         """Add all that was labelled to the support of the model, in one step; returns the changes."""
-        who = _person(who)
+        who = check_person(who)
         with self._changing:
             rows, requests, _ = self._labelled(recalibrate)
             key = f"review:{hashlib.sha256(json.dumps([rows, _now()]).encode()).hexdigest()[:16]}"
@@ -230,7 +230,7 @@ class ReviewQueue:
 
     def undo(self, version: int, who: str, why: str) -> list[Change]:
         """Undo the last change, and what was made in one step with it."""
-        who = _person(who)
+        who = check_person(who)
         with self._changing:
             undone: list[Change] = self._writing(lambda: self.live.undo_all([version], who=who, why=why))
             self._settle()
@@ -331,12 +331,6 @@ def _judged(
 def _states(classifier: SDMClassifier | SDMEnsemble, flat: Array) -> Array:
     shape = (-1,) * (classifier.input_ndim_ - 2)
     return flat.reshape(len(flat), *shape, classifier.n_features_in_)
-
-
-def _person(who: str) -> str:
-    if not is_storable_text(who) or not who.strip():
-        raise InvalidInputError("'who' is required: name the person who decides.")
-    return who.strip()
 
 
 def _now() -> str:

@@ -24,6 +24,7 @@ import numpy as np
 
 from torchsdm import __version__
 from torchsdm.application.answers import Row, answer_rows, example_row, with_rejected, write_rows
+from torchsdm.application.check import ModelChecks, check_state, demoted_rows
 from torchsdm.application.saved_model import Piece, PieceReader, Reading, SavedModel
 from torchsdm.cluster import RayBackend, map_in_order, portable
 from torchsdm.data import BadRow, BadRows, Columns, Place
@@ -54,6 +55,8 @@ class Scores:
     n_admitted: int = 0
     bad: BadRows = field(default_factory=dict)
     """Inputs that could not be read."""
+    alarm: dict[str, Any] | None = None
+    """The status of the model's spot checks, if they are raised."""
 
 
 def parts_of(output: Path) -> Path:
@@ -141,7 +144,11 @@ def score_blocks(
                 stack.enter_context(only_writer(folder))
                 kept = _FinishedBlocks(folder, _job(saved, reading, k, texts))
             answers = _on_cluster(saved, reading, backend, k, texts, kept, watcher)
+        checks = ModelChecks(saved.path)
         for rows in with_rejected(answers, scores.bad):
+            alarm = checks.alarm()
+            if alarm is not None:
+                rows, scores.alarm = demoted_rows(alarm, rows), check_state(alarm, 0)
             scores.n_inputs += len(rows)
             scores.n_admitted += sum(row["admitted"] for row in rows)
             scores.lanes.update(row["lane"] for row in rows)

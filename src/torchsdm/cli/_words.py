@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchsdm.errors import NoCertificateWarning, NoRegionWarning, Remedy
-from torchsdm.wording import described, listed, percent
+from torchsdm.wording import check_line, counted, described, listed, percent
 
 _SHOWN = 3  # classes that lack examples
 _SAID = (NoRegionWarning.__name__, NoCertificateWarning.__name__)  # warnings that the lines above them have said
@@ -163,6 +163,41 @@ def strength_lines(known: Mapping[str, Any] | None) -> list[str]:
     elif strength.is_below_regression:
         lines.append("The logistic regression is better: --training linear, the default, starts from it.")
     return lines
+
+
+def check_lines(result: dict[str, Any]) -> list[str]:
+    """What was drawn or taken in, how the spot checks stand, and what was found about each group."""
+    state, lines = result["checks"], []
+    if "drawn" in result:
+        earlier = f"; {result['before']:,} more were offered before" if result["before"] else ""
+        lines.append(f"{result['drawn']:,} of {counted(result['offered'], 'admitted answer')} drawn{earlier}.")
+    if "taken" in result:
+        rest = {"known": "known already", "late": "too late, about an earlier certificate"}
+        others = "".join(f"; {result[what]:,} {said}" for what, said in rest.items() if result[what])
+        lines.append(f"{counted(result['taken'], 'verdict')} taken in{others}.")
+    if state["n_waiting"] or result["output"]:
+        place = f", in {result['output']}" if result["output"] else ""
+        lines.append(f"{counted(state['n_waiting'], 'answer')} to check{place}.")
+    lines.append(check_line(state, result["model"]))
+    if state["n_checked"]:
+        width = max(len(group["name"]) for group in state["groups"])
+        lines.append(f"{'':{width}}   checked   wrong   right    between         evidence   alarm at")
+        lines += [_group_line(group, width) for group in state["groups"]]
+    return lines + [
+        f"Reset after {counted(one['n_seen'], 'verdict')}"
+        + ("" if one["raised_at"] is None else f", raised at {one['raised_at']:,}")
+        + f": {one['reason']}"
+        for one in state["resets"]
+    ]
+
+
+def _group_line(group: dict[str, Any], width: int) -> str:
+    right = "–" if group["accuracy"] is None else f"{group['accuracy']:.1%}"
+    bounds = f"{group['lower_bound']:.1%}–{group['upper_bound']:.1%}"
+    return (
+        f"{group['name']:{width}}   {group['n_checked']:>7,}   {group['n_wrong']:>5,}   {right:<6}   {bounds:<13}   "
+        f"{group['log_evidence']:>8.2f}   {group['log_threshold']:>8.2f}{'   raised' * group['raised']}"
+    )
 
 
 def change_lines(before: dict[str, Any], after: dict[str, Any], is_recalibrated: bool = True) -> list[str]:

@@ -20,6 +20,7 @@ _EXIT_BAD_INPUT = 1
 _MANY_OBJECTS = 100_000  # between garbage collections: imports make more, which all live as long as the command
 _LINE_BREAKS = ("\\b\n", "\b\n")  # what raw docstrings have, and after which click keeps the lines of a paragraph
 _VERBS = {
+    "check": "check",
     "demo": "demo",
     "doctor": "doctor",
     **dict.fromkeys(("evaluate", "export", "report"), "evaluate"),

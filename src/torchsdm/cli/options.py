@@ -212,14 +212,15 @@ _output = partial(click.option, "-o", "--output", type=click.Path(path_type=Path
 output_file = partial(_output, callback=partial(_checked_output, is_directory=False))
 output_directory = partial(_output, callback=partial(_checked_output, is_directory=True))
 overwrite = click.option("--overwrite", is_flag=True, help="Replace a model that is in --output already.")
+who = partial(
+    click.option,
+    "--who",
+    callback=lambda _, __, who: login_name() if who is None else who,
+    metavar="NAME",
+)
 #: ``who`` and ``why``, for the log of a model; by default the user and the verb.
 signature = together(
-    click.option(
-        "--who",
-        callback=lambda _, __, who: login_name() if who is None else who,
-        metavar="NAME",
-        help="Who makes the change, for the log. Default: your login name.",
-    ),
+    who(help="Who makes the change, for the log. Default: your login name."),
     click.option(
         "--why",
         callback=lambda context, _, why: f"sdm {context.info_name}" if why is None else why,

@@ -13,7 +13,7 @@ from torchsdm.cli import options
 from torchsdm.cli.options import resumable, say, warn_of_rejected
 from torchsdm.errors import InvalidInputError
 from torchsdm.settings import LANES, REJECTED
-from torchsdm.wording import guard_line, shortened, source_line
+from torchsdm.wording import check_line, guard_line, shortened, source_line
 
 if TYPE_CHECKING:
     from torchsdm.application import Scores
@@ -112,8 +112,7 @@ def predict(
         scores = score(saved, inputs, output=output, guard=guard, guard_by=guard_by, backend=cluster, **asked)
     if guard is not None and guard_file is not None:
         guard.save(guard_file)
-    if scores.bad:
-        warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
+    _warn(scores, model, inputs)
     state = None if guard is None else guard_state(guard)
     if output is not None:
         _say(scores, inputs, output, state, guard_file, as_json)
@@ -121,6 +120,13 @@ def predict(
         click.echo(f"sdm: 0 inputs: {inputs} is empty.", err=True)
     elif state is not None and state["raised"]:
         click.echo(f"sdm: warning: {guard_line(state, guard_file)}", err=True)
+
+
+def _warn(scores: Scores, model: str, inputs: str) -> None:
+    if scores.alarm is not None:
+        click.echo(f"sdm: warning: {check_line(scores.alarm, model)}", err=True)
+    if scores.bad:
+        warn_of_rejected(scores.bad, scores.n_inputs, "standard input" if inputs == "-" else inputs)
 
 
 def _say(

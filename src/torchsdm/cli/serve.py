@@ -39,6 +39,8 @@ TOKEN_VARIABLE = "TORCHSDM_TOKEN"
     is_flag=True,
     help='Guard the inputs of each source by itself; requests name them in "sources".',
 )
+@click.option("--check-rate", type=float, metavar="SHARE", help="Draw this share of the admitted answers to check.")
+@click.option("--check-per-week", type=float, metavar="N", help="Draw about so many answers in a week.")
 @click.option("--max-inputs", type=click.IntRange(1), default=256, help="Most inputs per request.")
 @click.option("--max-megabytes", type=click.IntRange(1), default=64, help="Largest body of a request.")
 @click.option(

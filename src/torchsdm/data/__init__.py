@@ -11,13 +11,14 @@ from torchsdm.data.labelled import (
     StatesOrigin,
     join_states,
 )
-from torchsdm.data.source import STANDARD_INPUT, Source, is_states_folder
+from torchsdm.data.source import STANDARD_INPUT, TEXT_KINDS, Source, is_states_folder
 from torchsdm.data.states import USUAL_NAMES, read_states, state_blocks, state_of, states_of, usual_shape
 from torchsdm.data.store import FolderWriter, StatesStore, begun_folder, digest
 from torchsdm.settings import Columns
 
 __all__ = [
     "STANDARD_INPUT",
+    "TEXT_KINDS",
     "USUAL_NAMES",
     "BadRow",
     "BadRows",

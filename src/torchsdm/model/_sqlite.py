@@ -6,17 +6,24 @@ Rows of float32 are kept as BLOBs, little-endian, one after the other.
 from __future__ import annotations
 
 import re
+import shutil
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 from urllib.parse import quote
 
 import numpy as np
 
+from torchsdm.errors import ModelFileError
+from torchsdm.files import file_identity
 from torchsdm.validation import Array
 
+T = TypeVar("T")
 BUSY_SECONDS = 10.0  #: to wait for another process that is writing
 _COMMENT = re.compile(r"--[^\n]*")
 
@@ -64,6 +71,121 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     with connection:  # commits or rolls back
         connection.execute("BEGIN IMMEDIATE")
         yield
+
+
+class Store:
+    """A file that is kept open to write, made if it is missing, or in memory; any number of threads may use it."""
+
+    schema: ClassVar[str]
+    what: ClassVar[str]
+    """For messages."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.path, self._lock = path, threading.RLock()
+        self._open()
+
+    def _open(self) -> None:
+        try:
+            self._connection = open_to_write(self.path, self.schema, self.schema)
+            self._connection.row_factory = sqlite3.Row
+        except (OSError, sqlite3.Error) as error:
+            raise ModelFileError(f"The {self.what} {self.path} cannot be opened: {error}.") from error
+        self._file = self._identity()
+
+    def _identity(self) -> tuple[int, int] | None:
+        return None if self.path is None else file_identity(self.path)
+
+    def _opened(self) -> sqlite3.Connection:
+        """The connection to the file that is at the path now: another directory may have been put there."""
+        if self._file != self._identity():
+            self._connection.close()
+            self._open()
+        return self._connection
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            self._connection.close()
+
+    def _ask(self, query: str, *values: Any) -> list[dict[str, Any]]:
+        try:
+            with self._lock:
+                return [dict(row) for row in self._opened().execute(query, values).fetchall()]
+        except sqlite3.Error as error:
+            raise ModelFileError(f"The {self.what} {self.path} cannot be read: {error}.") from error
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        """One transaction; it is on disk afterwards, or nothing of it is."""
+        try:
+            with self._lock:
+                connection = self._opened()
+                with transaction(connection):
+                    yield connection
+        except sqlite3.Error as error:
+            raise ModelFileError(f"The {self.what} {self.path} cannot be written: {error}.") from error
+
+
+def read_file(path: Path, schema: str, read: Callable[[sqlite3.Connection], T], remedy: str = "") -> T:
+    """Read a file in one transaction, which sees one version from start to end, also where nothing can be written.
+
+    In WAL mode SQLite needs another file beside it even to read. So as long as nothing waits in a -wal file, it is read
+    as one that nobody changes, and read again if somebody did. Where something waits and SQLite can neither find nor
+    create its file, copies are read.
+    """
+    if not path.is_file():
+        raise ModelFileError(f"{path} is missing. {remedy}".rstrip())
+    before = _stamps(path)
+    if before[1] is None:
+        try:
+            with _reading(path, schema, "mode=ro&immutable=1") as connection:
+                found = read(connection)
+                _check_length(connection, path, remedy)
+            if _stamps(path) == before:
+                return found
+        except (sqlite3.Error, ModelFileError):
+            if _stamps(path) == before:
+                raise
+    with ExitStack() as stack:
+        try:
+            connection = stack.enter_context(_reading(path, schema, "mode=ro"))
+        except sqlite3.OperationalError:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsdm-file-")))
+            for one in (path, _wal(path)):
+                shutil.copyfile(one, folder / one.name)
+            connection = stack.enter_context(_reading(folder / path.name, schema, "mode=rw"))
+        return read(connection)
+
+
+def _check_length(connection: sqlite3.Connection, path: Path, remedy: str) -> None:
+    """SQLite itself misses only pages that it comes to read."""
+    (n_pages,), (n_bytes,) = (connection.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
+    if path.stat().st_size < n_pages * n_bytes:
+        said = f"{path} is truncated: {path.stat().st_size} bytes of {n_pages * n_bytes}. {remedy}"
+        raise ModelFileError(said.rstrip())
+
+
+def _wal(path: Path) -> Path:
+    return path.with_name(f"{path.name}-wal")
+
+
+def _stamps(path: Path) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """By which a change of a file, and of what waits beside it, is noticed; None if nothing waits."""
+    here = path.stat()
+    try:
+        wal = _wal(path).stat()
+        waiting = (wal.st_ino, wal.st_size, wal.st_mtime_ns) if wal.st_size else None
+    except FileNotFoundError:
+        waiting = None
+    return (here.st_ino, here.st_size, here.st_mtime_ns), waiting
+
+
+@contextmanager
+def _reading(path: Path, schema: str, how: str) -> Iterator[sqlite3.Connection]:
+    with closing(open_checked(path, schema, how)) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()  # the transaction begins here
+        yield connection
 
 
 def to_blob(rows: Array) -> Array:

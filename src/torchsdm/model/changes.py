@@ -13,21 +13,18 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
 from torchsdm.files import parse_json
-from torchsdm.model._sqlite import from_blob, open_checked, to_blob
+from torchsdm.model._sqlite import from_blob, read_file, to_blob
 from torchsdm.model.directory import CONFIG_NAME, VERIFIED_BYTES, read_config
 from torchsdm.settings import check_fields
 from torchsdm.validation import Array
@@ -36,7 +33,6 @@ CHANGES = "changes"  #: the folder of the log, in a model's directory
 LOG_NAME, HEAD_NAME = "log.sqlite", "head"
 SAVE, UNDO, GUARD_RESET = "save", "undo", "guard_reset"
 COSTLY = ("recalibrate", "certify")  #: changes whose outcome is kept, so that opening does not compute it again
-T = TypeVar("T")
 _NEVER = 1 << 62  # a version that no model has
 _RESTORE = "Restore the directory from a copy; load(..., changes=False) reads the model without its changes."
 
@@ -208,7 +204,7 @@ def read_changes(directory: Path, config: Mapping[str, Any], *, verify: bool | N
         return ReadLog(base, history, records, [row["digest"] for row in rows], _outcomes(connection, path))
 
     try:
-        return _read(path, read)
+        return read_file(path, SCHEMA, read, remedy=_RESTORE)
     except ModelFileError:
         raise
     except (sqlite3.Error, OSError, KeyError, TypeError, ValueError, OverflowError) as error:
@@ -424,64 +420,3 @@ def sequence_names(history: Sequence[Change], digests: Sequence[str]) -> dict[in
             if change.what in COSTLY:
                 found[change.version] = digest.hexdigest()
     return found
-
-
-def _read(path: Path, read: Callable[[sqlite3.Connection], T]) -> T:
-    """Read a log in one transaction, which sees one version from start to end, also where nothing can be written.
-
-    In WAL mode SQLite needs a file beside the log even to read it. So as long as nothing waits in a -wal file, the log
-    is read as a file that nobody changes, and read again if somebody did. Where something waits and SQLite can neither
-    find nor create its file, copies are read.
-    """
-    if not path.is_file():
-        raise ModelFileError(f"{path} is missing. {_RESTORE}")
-    before = _stamps(path)
-    if before[1] is None:
-        try:
-            with _transaction(path, "mode=ro&immutable=1") as connection:
-                found = read(connection)
-                _check_length(connection, path)
-            if _stamps(path) == before:
-                return found
-        except (sqlite3.Error, ModelFileError):
-            if _stamps(path) == before:
-                raise
-    with ExitStack() as stack:
-        try:
-            connection = stack.enter_context(_transaction(path, "mode=ro"))
-        except sqlite3.OperationalError:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torchsdm-log-")))
-            for one in (path, _wal(path)):
-                shutil.copyfile(one, folder / one.name)
-            connection = stack.enter_context(_transaction(folder / path.name, "mode=rw"))
-        return read(connection)
-
-
-def _check_length(connection: sqlite3.Connection, path: Path) -> None:
-    """SQLite itself misses only pages that it comes to read."""
-    (n_pages,), (n_bytes,) = (connection.execute(f"PRAGMA page_{what}").fetchone() for what in ("count", "size"))
-    if path.stat().st_size < n_pages * n_bytes:
-        raise ModelFileError(f"{path} is truncated: {path.stat().st_size} bytes of {n_pages * n_bytes}. {_RESTORE}")
-
-
-def _wal(path: Path) -> Path:
-    return path.with_name(f"{path.name}-wal")
-
-
-def _stamps(path: Path) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
-    """By which a change of the log's file, and of what waits beside it, is noticed; None if nothing waits."""
-    log = path.stat()
-    try:
-        wal = _wal(path).stat()
-        waiting = (wal.st_ino, wal.st_size, wal.st_mtime_ns) if wal.st_size else None
-    except FileNotFoundError:
-        waiting = None
-    return (log.st_ino, log.st_size, log.st_mtime_ns), waiting
-
-
-@contextmanager
-def _transaction(path: Path, how: str) -> Iterator[sqlite3.Connection]:
-    with closing(open_checked(path, SCHEMA, how)) as connection:
-        connection.execute("BEGIN")
-        connection.execute("SELECT 1 FROM facts LIMIT 1").fetchall()  # the transaction begins here
-        yield connection

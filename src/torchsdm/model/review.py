@@ -9,19 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
-import sqlite3
-import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from torchsdm.errors import InvalidInputError, ModelFileError
-from torchsdm.files import file_identity, parse_json
-from torchsdm.model._sqlite import from_blob, open_to_write, to_blob, transaction
+from torchsdm.files import parse_json
+from torchsdm.model._sqlite import Store, from_blob, to_blob
 from torchsdm.validation import Array
 
 STATUSES = ("open", "labelled", "skipped", "added")  #: of an input, by what people did with it
@@ -99,35 +95,10 @@ class Judged:
     """Its hidden state, if that is to be kept; None leaves the one that is there."""
 
 
-class ReviewStore:
+class ReviewStore(Store):
     """The queue in a file, made if it is missing, or in memory; any number of threads may use it."""
 
-    def __init__(self, path: Path | None) -> None:
-        self.path, self._lock = path, threading.RLock()
-        self._open()
-
-    def _open(self) -> None:
-        try:
-            self._connection = open_to_write(self.path, _SCHEMA, _SCHEMA)
-            self._connection.row_factory = sqlite3.Row
-        except (OSError, sqlite3.Error) as error:
-            raise ModelFileError(f"The review queue {self.path} cannot be opened: {error}.") from error
-        self._file = self._identity()
-
-    def _identity(self) -> tuple[int, int] | None:
-        return None if self.path is None else file_identity(self.path)
-
-    def _opened(self) -> sqlite3.Connection:
-        """The connection to the file that is at the path now: another directory may have been put there."""
-        if self._file != self._identity():
-            self._connection.close()
-            self._open()
-        return self._connection
-
-    def close(self) -> None:
-        """Close the file."""
-        with self._lock:
-            self._connection.close()
+    schema, what = _SCHEMA, "review queue"
 
     # --- What comes in and what the model says -----------------------------------------------------------------------
 
@@ -271,24 +242,6 @@ class ReviewStore:
         found = self._ask(f"SELECT row, state FROM inputs WHERE state IS NOT NULL{chosen} ORDER BY row")
         states = [from_blob(row["state"]) for row in found]
         return [row["row"] for row in found], np.stack(states) if states else np.empty((0, 0), dtype=np.float32)
-
-    def _ask(self, query: str, *values: Any) -> list[dict[str, Any]]:
-        try:
-            with self._lock:
-                return [dict(row) for row in self._opened().execute(query, values).fetchall()]
-        except sqlite3.Error as error:
-            raise ModelFileError(f"The review queue {self.path} cannot be read: {error}.") from error
-
-    @contextmanager
-    def _changing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction; it is on disk afterwards, or nothing of it is."""
-        try:
-            with self._lock:
-                connection = self._opened()
-                with transaction(connection):
-                    yield connection
-        except sqlite3.Error as error:
-            raise ModelFileError(f"The review queue {self.path} cannot be written: {error}.") from error
 
 
 def _extracted(name: str) -> str:

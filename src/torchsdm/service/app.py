@@ -17,7 +17,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from torchsdm import __version__
 from torchsdm.application import ReviewQueue
 from torchsdm.errors import InvalidInputError
-from torchsdm.service import inference_protocol, inspector, routes
+from torchsdm.service import check_routes, inference_protocol, inspector, routes
 from torchsdm.service.documentation import ABOUT, describe
 from torchsdm.service.failures import answer_failures
 from torchsdm.service.metrics import Metrics
@@ -50,7 +50,7 @@ def create_app(path: str | Path, settings: ServiceSettings, **opening: Any) -> F
         redoc_url=None,
     )
     app.state.serving, app.state.queue = serving, queue
-    for router in (*routes.routers, inference_protocol.router, inspector.router):
+    for router in (*routes.routers, check_routes.router, inference_protocol.router, inspector.router):
         app.include_router(router)
     app.mount("/page", inspector.files)
     describe(app, serving)

@@ -99,4 +99,7 @@ def examples(served: Served) -> dict[str, dict[str, Any]]:
     }
     if served.guard is not None:
         posted["/v1/guard"] = {"after a new certification": {"reason": "a new source of texts, certified on Monday"}}
+    if classifier.certificate_ is not None:
+        posted["/v1/checks"] = {"none yet": {"verdicts": [], "who": "Ada"}}
+        posted["/v1/checks/reset"] = {"after a new certification": {"reason": "certified on Monday", "who": "Ada"}}
     return posted

@@ -50,6 +50,13 @@ class Metrics:
             ),
             "n_seen": gauge("torchsdm_guard_seen", "Inputs of the guard's stream so far."),
         }
+        self._checks = {
+            "n_drawn": gauge("torchsdm_checks_drawn", "Answers that were drawn for a spot check."),
+            "n_waiting": gauge("torchsdm_checks_waiting", "Drawn answers without a verdict."),
+            "n_checked": gauge("torchsdm_checks_checked", "Verdicts since the last reset."),
+            "n_wrong": gauge("torchsdm_checks_wrong", "Those that an answer is wrong."),
+            "raised": gauge("torchsdm_checks_raised", "1 from the alarm of the spot checks until a reset."),
+        }
         self.recent = Recent()
 
     def count_rows(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -63,6 +70,16 @@ class Metrics:
     def show_guard(self, state: Mapping[str, Any]) -> None:
         """Show the status of the drift guard."""
         for name, gauge in self._guard.items():
+            gauge.set(float(state[name]))
+
+    def count_drawn(self, n: int) -> None:
+        """Count answers that were drawn for a spot check."""
+        for name in ("n_drawn", "n_waiting"):
+            self._checks[name].inc(n)
+
+    def show_checks(self, state: Mapping[str, Any]) -> None:
+        """Show the status of the spot checks."""
+        for name, gauge in self._checks.items():
             gauge.set(float(state[name]))
 
     def answer(self) -> Response:

@@ -41,6 +41,7 @@ from torchsdm.application import (
 )
 from torchsdm.errors import InvalidInputError, ModelFileError, TorchSDMError
 from torchsdm.service.batching import Abandoned, Closed, QueueFull, Worker, result_of
+from torchsdm.service.checking import Checking
 from torchsdm.service.metrics import Metrics
 from torchsdm.service.settings import ServiceSettings
 from torchsdm.wording import guard_line
@@ -119,6 +120,12 @@ class Serving:
         except BaseException:
             self.worker.close()
             raise
+        try:
+            self.checking = Checking(self.live, settings, metrics)
+        except BaseException:
+            self.live.close()
+            self.worker.close()
+            raise
         self.is_warm = False
         self._is_closing = threading.Event()
         self._batch_tokens = int(opening.get("batch_tokens", 4096))
@@ -180,6 +187,7 @@ class Serving:
         served = self.served
         n_raised = 0 if served.guard is None else guard_state(served.guard)["n_raised"]
         answers = answer_requests(served.saved, requests, guard=served.guard, texts=self.settings.texts)
+        answers = self.checking.watch(served.saved.classifier, requests, answers)
         self.metrics.batches.observe(sum(map(len, requests)))
         if served.guard is not None:
             self._show_guard()
@@ -335,6 +343,7 @@ class Serving:
         if not self.worker.close(self.settings.drain_seconds):
             _LOGGER.warning("some requests were not answered within %g seconds", self.settings.drain_seconds)
         self._keep_guard()
+        self.checking.close()
         self.live.close()
 
     # ---------------------------------------------------------------- threads

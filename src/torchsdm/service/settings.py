@@ -34,6 +34,10 @@ class ServiceSettings:
     """Where the drift guard is kept between runs."""
     guard_by_source: bool = False
     """Whether each source of inputs has a guard of its own."""
+    check_rate: float | None = None
+    """The share of the admitted answers to texts that is drawn for people to check; None draws none."""
+    check_per_week: float | None = None
+    """About how many are drawn in a week."""
     max_inputs: int = MOST_INPUTS
     """Most inputs per request."""
     max_body: int = 64 * MEGABYTE
@@ -50,6 +54,9 @@ class ServiceSettings:
     def __post_init__(self) -> None:
         for name in ("max_inputs", "max_body", "max_waiting", "batch_rows"):
             check_positive(getattr(self, name), name, "ServiceSettings", integer=True)
+        for name in ("check_rate", "check_per_week"):
+            if getattr(self, name) is not None:
+                check_positive(getattr(self, name), name, "ServiceSettings")
         for name in ("body_seconds", "drain_seconds"):
             check_positive(getattr(self, name), name, "ServiceSettings")
         token = self.token

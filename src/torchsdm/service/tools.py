@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from torchsdm.application import AnswerRequest, LiveModel, answer_requests, change_requests, summary
+from torchsdm.application import AnswerRequest, LiveModel, ModelChecks, answer_requests, change_requests, summary
 from torchsdm.errors import InvalidInputError, TorchSDMError, import_extra
 from torchsdm.service.settings import MOST_EXAMPLES, MOST_INPUTS
 
@@ -53,7 +53,7 @@ def create_tools(live: LiveModel, *, texts: bool = False, writable: bool = False
         (answer,) = answer_requests(live.snapshot.saved, [request], texts=texts)
         if isinstance(answer, TorchSDMError):
             raise answer
-        return answer
+        return ModelChecks(live.path).demote(answer)
 
     @tool
     def decide(texts: list[str], answers: list[str] | None = None) -> dict[str, Any]:

@@ -35,9 +35,10 @@ from torchsdm.core import SDMDecisions
 from torchsdm.errors import InvalidInputError
 from torchsdm.files import parse_json
 from torchsdm.settings import check_fields
+from torchsdm.trust._stream import check_reason
 from torchsdm.trust.guard import SIGNALS, DriftGuard, GuardReset, KeptGuard, Watcher, decoded, encoded
 from torchsdm.trust.lanes import demoted
-from torchsdm.validation import Array, check_path, check_positive, check_same_length, is_storable_text
+from torchsdm.validation import Array, check_path, check_positive, check_same_length
 from torchsdm.wording import shortened
 
 _LONGEST = 200  # characters of a source's name that count
@@ -223,8 +224,7 @@ class SourceGuards(KeptGuard):
             made = SourceReset(**asdict(streams[name].reset(reason)), source=name)
             self._streams = streams
             return made
-        if not is_storable_text(reason) or not reason.strip():
-            raise InvalidInputError(f"'reason' of SourceGuards.reset must say why they are reset. Got {reason!r}.")
+        check_reason(reason, "SourceGuards.reset", "guard")
         raised_at = min((one.raised_at for one in self._streams.values() if one.raised_at is not None), default=None)
         made = SourceReset(reason, self.n_seen, raised_at)
         self._before, self._streams = (*self.resets, made), {}

@@ -276,6 +276,13 @@ class SpotCheck:
         rates: Array = np.minimum(1.0, per_week / traffic[1:])
         return rates
 
+    def draw_at(self, rate: float = 0.05, per_week: float | None = None) -> None:
+        """Draw so many from now on. A rate may follow all that happened before, so the promise stays as it is."""
+        after = SpotCheck(self.target, self.classes, rate=rate, per_week=per_week)
+        if self.per_week is None:
+            self._traffic, self._at = after._traffic, after._at
+        self._rate, self.per_week = after._rate, after.per_week
+
     # --- Verdicts ----------------------------------------------------------------------------------------------------
 
     def update(self, predictions: ArrayLike, is_right: ArrayLike) -> tuple[CheckedGroup, ...]:
@@ -410,6 +417,20 @@ class SpotCheck:
         check_reason(reason, "SpotCheck.reset", "spot check")
         self.resets = (*self.resets, GuardReset(reason, self.n_checked, self.raised_at))
         self._start_stream()
+
+    def succeed(self, earlier: SpotCheck, reason: str) -> SpotCheck:
+        """Begin where the checks of the model before a change ended: the draws go on, its alarms stay.
+
+        The stream of verdicts ended with the change, so it counts as a reset. An alarm that was raised then is raised
+        from verdict 0 on, until somebody resets it.
+        """
+        self.resets = (*earlier.resets, GuardReset(reason, earlier.n_checked, earlier.raised_at))
+        self._start_stream()
+        self._raised_at = [0 if label in earlier.raised_by else None for label in (*self.classes, None)]
+        self.seed, self.n_admitted, self.n_drawn = earlier.seed, earlier.n_admitted, earlier.n_drawn
+        self._rate, self.per_week = earlier._rate, earlier.per_week
+        self._traffic, self._at = earlier._traffic, earlier._at
+        return self
 
     # --- Saving ------------------------------------------------------------------------------------------------------
 

@@ -77,7 +77,7 @@ def test_bodies_are_described_as_they_are(app):
 def test_whatever_is_not_known_as_a_question_needs_the_token(app):
     questions = {"/v1/decide", "/v1/explain", "/v1/preview", "/v2/models/{name}/infer"}
     writes = {path for path, methods in app.openapi()["paths"].items() if "post" in methods} - questions
-    assert writes == {"/v1/exemplars", "/v1/recalibrate", "/v1/guard", "/v1/reload"}
+    assert writes == {"/v1/exemplars", "/v1/recalibrate", "/v1/guard", "/v1/reload", "/v1/checks", "/v1/checks/reset"}
 
     async def status(path):
         sent = []

@@ -37,7 +37,14 @@ def test_the_page_has_no_inline_code_and_asks_nobody_else(client):
                 if f"{folder}/{found}" not in loaded:
                     waiting.append(f"{folder}/{found}")
         loaded.add(address)
-    assert {"page/try.js", "page/map.js", "page/review.js", "page/health.js", "page/vendor/hooks.js"} <= loaded
+    assert {
+        "page/try.js",
+        "page/map.js",
+        "page/review.js",
+        "page/health.js",
+        "page/checks.js",
+        "page/vendor/hooks.js",
+    } <= loaded
     assert client.get("/page/../app.py").status_code == 404 and client.get("/page/").status_code == 404
 
 

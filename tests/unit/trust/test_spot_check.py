@@ -370,3 +370,38 @@ def test_what_is_no_decision_is_refused(decisions):
 def test_bad_settings_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         SpotCheck(**({"target": 0.9, "classes": ["ham", "spam", "eggs"]} | arguments))
+
+
+# --- While a model changes -------------------------------------------------------------------------------------------
+
+
+def test_a_successor_goes_on_drawing_and_keeps_alarms_until_a_reset():
+    old = make(rate=0.3, seed=5)
+    old.draw(admitted(*[True] * 40))
+    old.update(["spam"] * 30 + ["ham"] * 30, [False] * 30 + [True] * 30)
+    new = SpotCheck(0.8, ["eggs", "spam"], rate=0.9).succeed(old, "version 2")
+    assert new.raised_by == ("spam", None) == old.raised_by and (new.raised_at, new.n_checked) == (0, 0)
+    assert new.resets == (GuardReset("version 2", 60, old.raised_at),) and new.target == 0.8
+    again = SpotCheck.from_dict(plain_state(new))
+    more = admitted(*[True] * 60)
+    assert again.draw(more).tolist() == new.draw(more).tolist() == old.draw(more).tolist()
+    assert new.update(["spam"] * 20, [False] * 20) == ()  # it is raised already
+    new.reset("looked at")
+    assert not new.raised
+
+
+def test_another_rate_holds_from_the_next_answer_on():
+    checks, same = make(rate=0.2), make(rate=0.2)
+    some = admitted(*[True] * 50)
+    checks.draw(some), same.draw(some)
+    checks.draw_at(0.9)
+    u = np.random.default_rng(np.random.PCG64(0)).random(100)[50:]
+    assert checks.draw(some).tolist() == (u < 0.9).tolist() and checks.rate == 0.9
+    checks.draw_at(0.5, per_week=10)
+    assert checks.rate == pytest.approx(10 / 21)  # it begins with as much traffic as 10 are half of
+    checks.draw(some, DAY)
+    traffic = checks.to_dict()["traffic"]
+    checks.draw_at(0.5, per_week=20)
+    assert checks.to_dict()["traffic"] == traffic and checks.rate == pytest.approx(20 / 71)
+    with pytest.raises(InvalidInputError, match="'rate'"):
+        checks.draw_at(2.0)

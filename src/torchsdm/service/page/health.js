@@ -1,5 +1,6 @@
-// Health: recent inputs, the drift guard, and every version of the model with who and why.
+// Health: recent inputs, the drift guard, the spot checks, and every version of the model with who and why.
 import { ask, recall } from "./api.js";
+import { Checks, WAITING } from "./checks.js";
 import { Empty, LANES, Lane, Notice, count, html, number, plural, share, useEffect, useState, when } from "./ui.js";
 
 const EVERY = 5000; // milliseconds between two looks
@@ -15,8 +16,8 @@ export function Health({ model, reload }) {
   const [problem, setProblem] = useState("");
   const load = async () => {
     try {
-      const [recent, guard, changes] = await Promise.all([ask("v1/recent"), ask("v1/guard"), ask("v1/changes")]);
-      setData({ recent, guard: guard.guard, changes: changes.changes });
+      const [recent, guard, changes, checks] = await Promise.all(["v1/recent", "v1/guard", "v1/changes", `v1/checks?most=${WAITING}`].map((path) => ask(path)));
+      setData({ recent, guard: guard.guard, changes: changes.changes, checks });
       setProblem("");
       if (guard.version !== model.version) reload();
     } catch (error) {
@@ -44,6 +45,7 @@ export function Health({ model, reload }) {
         <${Guard} guard=${data.guard} attempt=${attempt} />
         <${Facts} model=${model} />
       </div>
+      <${Checks} checks=${data.checks.checks} drawing=${data.checks.drawing} waiting=${data.checks.waiting} attempt=${attempt} />
       <${Lately} recent=${data.recent} />
       <${Versions} changes=${data.changes} model=${model} attempt=${attempt} />`}`;
 }
