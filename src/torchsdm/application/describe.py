@@ -106,7 +106,7 @@ def told_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
 
 _OF_CERTIFICATE = (
     *("found", "alpha", "delta", "delta_spent", "control", "chances", "n_certification", "n_admitted", "looks"),
-    *("largest_alpha", "n_needed"),
+    *("largest_alpha", "n_needed", "n_unlabelled"),
 )
 
 
