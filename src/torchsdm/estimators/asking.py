@@ -16,13 +16,14 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
 from torchsdm.data import LabelledStates, StatesOrigin
-from torchsdm.errors import InvalidInputError
+from torchsdm.errors import CertificateWarning, InvalidInputError, warn_user
 from torchsdm.files import replace_file, strict_json
 from torchsdm.trust import Floor
 from torchsdm.validation import Array, ArrayLike, as_list, as_tensor, check_same_length
 from torchsdm.wording import counted, listed
 
 _CALLER = "LabelRequest"
+_TERMS = ("alpha", "delta", "control")
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,8 @@ class LabelRequest:
     floor: Array
     alpha: float | Mapping[Any, float]
     """What will be certified, as ``recertify`` takes it."""
+    delta: float
+    control: str
 
     @property
     def ids(self) -> list[Any]:
@@ -83,17 +86,32 @@ class LabelRequest:
             raise InvalidInputError(f"No label was asked for {listed(strange)}. Leave out what was not asked for.")
         return replace(self.drawn, labels=[labels.get(name) for name in self._names])
 
+    def warn_of_change(self, now: LabelRequest) -> None:
+        """Warn if the model has changed so that it would ask for other labels of the same points ``now``."""
+        n = int((now.needs_label & ~self.needs_label).sum())
+        if n:
+            warn_user(
+                f"The model was changed after these labels were asked for. Without a label are "
+                f"{counted(n, 'point')} that it could now admit; wherever it does, they count as errors. The promise "
+                "holds, but less may be certified than with labels that are asked for again.",
+                CertificateWarning,
+            )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, without the points: how many there are, and what is to be labelled."""
         floor = [value if np.isfinite(value) else None for value in self.floor.tolist()]
         counts = {"n_drawn": len(self.rows), "n_to_label": len(self.ids)}
-        return {**counts, "alpha": self.alpha, "floor": floor, "ids": self.ids, "rows": self.rows_to_label.tolist()}
+        terms = {name: getattr(self, name) for name in _TERMS}
+        return {**counts, **terms, "floor": floor, "ids": self.ids, "rows": self.rows_to_label.tolist()}
 
     def save(self, path: Path) -> None:
         """Write a file that ``load`` reads, with the states of all points."""
         drawn, origin = self.drawn, self.drawn.origin
         texts = None if drawn.texts is None else as_list(drawn.texts, "texts", _CALLER)
-        about = {"alpha": self.alpha, "ids": None if drawn.ids is None else self._names, "texts": texts}
+        about = {name: getattr(self, name) for name in _TERMS} | {
+            "ids": None if drawn.ids is None else self._names,
+            "texts": texts,
+        }
         about["origin"] = None if origin is None else origin.to_json()
         states = as_tensor(drawn.hidden_states, "hidden_states", _CALLER).float().cpu().contiguous().numpy()
         arrays = {"hidden_states": states, "rows": self.rows, "needs_label": self.needs_label, "floor": self.floor}
@@ -108,7 +126,7 @@ class LabelRequest:
                 about = json.loads(archive.metadata()["request"])
             origin = None if about["origin"] is None else StatesOrigin.from_json(about["origin"])
             drawn = LabelledStates(arrays.pop("hidden_states"), None, about["ids"], about["texts"], origin=origin)
-            request = cls(drawn, **arrays, alpha=about["alpha"])
+            request = cls(drawn, **arrays, **{name: about[name] for name in _TERMS})
         except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
             raise InvalidInputError(f"{path} is no request for labels that can be read: {error!r}.") from error
         if any(len(one) != len(drawn) for one in (request.rows, request.needs_label, request._names)):

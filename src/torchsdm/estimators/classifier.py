@@ -256,6 +256,7 @@ class SDMClassifier(BaseSDMClassifier):
         """
         caller = self._caller("recertify")
         if isinstance(X, LabelRequest):
+            X.warn_of_change(self.label_request(X.drawn, X.rows, Floor(X.floor, len(X.rows))))
             X, alpha = X.answered([] if y is None else y), X.alpha if alpha is None else alpha
         wanted = self._target(alpha, caller)
         with self._updated_models() as models:
@@ -337,7 +338,7 @@ class SDMClassifier(BaseSDMClassifier):
         if isinstance(wanted, tuple):
             wanted = dict(zip(self.classes_.tolist(), wanted, strict=True))
         asked = reaching(model, floor, self._terms(model.classes).familiarity)
-        return LabelRequest(drawn, rows, asked, floor.thresholds, wanted)
+        return LabelRequest(drawn, rows, asked, floor.thresholds, wanted, float(self.delta), self.control)
 
     def _target(self, alpha: float | Mapping[Any, float] | None, caller: str) -> Target:
         """What to certify: by default as last time."""

@@ -7,7 +7,8 @@ prediction on what is left of the path, or the lower edge of the last window tha
     P(reach window i) = P(pass 1) ... P(pass i),    P(pass j) = Phi(z_j),
 
 as windows have no points in common. A walk of one prediction may be passed more of delta than its share; it is taken
-for as lenient as it could become, at the whole delta.
+for as lenient as it could become, at the whole delta. Where nothing has a chance, no label is worth the trouble; where
+anything has, the safest element of every path is labelled, too, as it is tested and, if it fails, shown.
 
 The draw. N points are drawn from a pool at random, and of these only the ones that are familiar and reach the floor are
 labelled. N is planned on calibration alone so that about n points are: N times the share of the calibration points that
@@ -108,20 +109,23 @@ class Floor:
             terms: dict[str, Any] = {"alpha": alpha, "delta": delta, "families": families}
             control = choose_control(calibration, n_classes, n_certification, **terms).control
         asked: dict[str, Any] = {"alpha": alpha, "delta": delta, "control": control}
-        lowest = np.full(n_classes, np.inf)
+        lowest, safest = np.full((2, n_classes), np.inf)
         if control == "predictions":
             for c, n in predictions_to_try(calibration, n_classes, n_certification, alpha=alpha, delta=delta).items():
                 part, own = of_prediction(calibration, c), target_of(alpha, c)
                 path = ThresholdPath.of(part, 2, n, alpha=own, delta=delta, control="all")
                 lowest[c] = min([one[0] for one in _reached(path)], default=np.inf)
+                safest[c] = min([one[0] for one in path.thresholds[:1]], default=np.inf)
         else:
             pools = pools_of(calibration, n_classes, n_certification, **asked, families=families)
             path = ThresholdPath.of(calibration, n_classes, n_certification, **asked, pools=pools)
             lowest = np.min([lowest, *_reached(path)], axis=0)
+            safest = np.min([safest, *path.thresholds[:1]], axis=0)
         for c, windows in windows_to_try(calibration, n_classes, n_certification, alpha=alpha, delta=delta).items():
             reach = ndtr(windows.z).cumprod()
-            n_reached = max(windows.n_first, int((reach >= CHANCE).sum()))
-            lowest[c] = min([lowest[c], *windows.edges[:n_reached]])
+            lowest[c] = min([lowest[c], *windows.edges[reach >= CHANCE]])
+        if np.isfinite(lowest).any():
+            lowest = np.minimum(lowest, safest)
         return cls(lowest, n_certification)
 
     def reached_by(self, sample: ScoredSample) -> Array:
@@ -130,8 +134,6 @@ class Floor:
 
 
 def _reached(path: ThresholdPath) -> Iterator[Array]:
-    """The elements of a path that a walk has a chance to reach, and in any case the first, which it tests."""
-    reach = path.ends()[::-1].cumsum()[::-1]  # rounding: sums of differences
-    for i, thresholds in enumerate(path):
-        if i == 0 or reach[i] >= CHANCE:
-            yield thresholds
+    """The elements of a path that a walk has a chance to reach."""
+    reach = path.ends()[::-1].cumsum()[::-1]
+    return (thresholds for thresholds, chance in zip(path, reach, strict=True) if chance >= CHANCE)
