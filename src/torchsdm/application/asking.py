@@ -60,7 +60,7 @@ def request_beside(file: str) -> LabelRequest | None:
     beside = source.path.parent / name
     if not beside.is_file():
         raise InvalidInputError(
-            f"{file} answers a request for labels, but {beside} is missing. Put it there: it has the points that needed "
+            f"{file} answers a request for labels, but {beside} is missing. Put it there: it has the points that need "
             "no label."
         )
     return LabelRequest.load(beside)

@@ -150,10 +150,10 @@ def certify(
 
 
 def _asked(drawn: dict[str, Any]) -> str:
-    n, of = drawn["n_to_label"], counted(drawn["n_drawn"], "input")
+    n, of = counted(drawn["n_to_label"], "input"), counted(drawn["n_drawn"], "input")
     return (
-        f"{drawn['output']}: {counted(n, 'input')} to label, of {of} drawn; the others could hardly be admitted and "
-        f"need no label.\nFill in every label (? if nobody can tell), then: sdm certify {drawn['model']} {drawn['output']}"
+        f"{drawn['output']}: {n} to label, of {of} drawn; the others could hardly be admitted and need no label.\n"
+        f"Fill in every label (? if nobody can tell), then: sdm certify {drawn['model']} {drawn['output']}"
     )
 
 
