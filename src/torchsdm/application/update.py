@@ -187,15 +187,15 @@ def certify_model(
     """
     change = ModelChange(model, **writing)
     classifier = change.single()
-    request = None if data is None else request_beside(data)
+    request, given = None if data is None else request_beside(data), None
     if data is not None and request is not None:
         given = filled_in(request, data, classifier.classes_, columns)
         request.warn_of_change(
             classifier.label_request(request.drawn, request.rows, Floor(request.floor, len(request.rows)))
         )
         alpha, delta, control = alpha or request.alpha, delta or request.delta, control or request.control
-    else:
-        given = None if data is None else change.examples(data, columns, CERTIFICATION)
+    elif data is not None:
+        given = change.examples(data, columns, CERTIFICATION)
     change.apply(Certify(given, alpha, delta, control))
     return change.write()
 

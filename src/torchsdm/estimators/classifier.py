@@ -257,7 +257,8 @@ class SDMClassifier(BaseSDMClassifier):
         caller = self._caller("recertify")
         if isinstance(X, LabelRequest):
             X.warn_of_change(self.label_request(X.drawn, X.rows, Floor(X.floor, len(X.rows))))
-            X, alpha = X.answered([] if y is None else y), X.alpha if alpha is None else alpha
+            alpha = X.alpha if alpha is None else alpha
+            X = X.answered([] if y is None else y)
         wanted = self._target(alpha, caller)
         with self._updated_models() as models:
             model = models[0]
