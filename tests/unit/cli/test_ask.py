@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 from functools import partial
 
@@ -10,10 +11,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+import tiny_models
 from small import quiet, small_settings, two_groups, write_jsonl
-from torchsdm import SDMClassifier
+from torchsdm import SDMClassifier, SDMTextClassifier
 from torchsdm.cli.command import sdm
 from torchsdm.errors import InvalidInputError
+from torchsdm.hidden_states import HiddenStateExtractor
 from torchsdm.model import read_history
 
 draw = partial(two_groups, names=["ham", "spam"], distance=1.9)
@@ -121,3 +124,37 @@ def test_a_model_that_was_changed_says_so(folder, tmp_path):
         SDMClassifier(alpha=0.9, **small_settings(n_filters=16, random_state=5)).fit(X, y).save(model)
     with pytest.warns(match="The model was changed after these labels were asked for"):
         CliRunner().invoke(sdm, ["certify", str(model), str(tmp_path / "asked.jsonl")], catch_exceptions=False)
+
+
+@pytest.mark.parametrize("with_ids", [True, False])
+def test_of_texts_only_those_that_are_drawn_are_read(with_ids, tmp_path, monkeypatch):
+    directory = tiny_models.save_model(tmp_path / "bert", *tiny_models.bert())
+    things = ("film", "plot", "cast", "music", "end")
+    said = [" ".join(words) for words in itertools.product(things, things, ("was", "the"), ("good", "bad"), things)]
+    said = np.random.default_rng(0).permutation(said)[:400].tolist()
+    texts, held, new = said[:120], said[120:200], said[200:]
+    labels, held_labels = (["bad" if "bad" in text else "good" for text in part] for part in (texts, held))
+    with quiet():
+        classifier = SDMClassifier(alpha=0.6, control="all", **small_settings())
+        held_out = (held, held_labels)
+        SDMTextClassifier(str(directory), classifier=classifier, cache=False).fit(
+            texts, labels, certification=held_out
+        ).save(tmp_path / "model")
+    names = [{"id": f"t{n}"} if with_ids else {} for n in range(200)]
+    pool = [{**name, "text": text} for name, text in zip(names, new, strict=True)]
+    write_jsonl(tmp_path / "pool.jsonl", pool)
+    words = ("certify", tmp_path / "model", tmp_path / "pool.jsonl", "--ask", 30, "--seed", 1, "--json")
+    read = []
+    whole = HiddenStateExtractor.labelled_states
+    monkeypatch.setattr(
+        HiddenStateExtractor, "labelled_states", lambda self, X, **more: read.append(len(X)) or whole(self, X, **more)
+    )
+    asked = json.loads(run(*words, "-o", tmp_path / "ask.jsonl"))
+    assert read == [asked["n_drawn"]] and 0 < asked["n_to_label"] <= asked["n_drawn"] < 200
+    rows = rows_of(tmp_path / "ask.jsonl")
+    assert [row["text"] for row in rows] == [pool[row]["text"] for row in asked["rows"]]
+    assert [row["id"] for row in rows] == [f"t{row}" if with_ids else row for row in asked["rows"]]
+    write_jsonl(tmp_path / "ask.jsonl", [{**row, "label": "bad" if "bad" in row["text"] else "good"} for row in rows])
+    result = json.loads(run("certify", tmp_path / "model", tmp_path / "ask.jsonl", "--json"))
+    assert read == [asked["n_drawn"]] and result["n_certification"] == asked["n_drawn"]
+    assert result["certificate"]["n_unlabelled"] == asked["n_drawn"] - asked["n_to_label"]
