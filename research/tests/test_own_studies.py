@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from research.studies import audit, certificate, guard, hidden_state, loop, spot_check
+from research.studies import audit, certificate, fewer_labels, guard, hidden_state, loop, spot_check
 from small import small_settings
 
 STUDIES = Path(audit.__file__).parent
@@ -257,3 +257,19 @@ def test_the_study_of_spot_checks_goes_through_all_kinds_of_streams(monkeypatch)
     assert len(results["falls"]) == 8 and len(results["calm"]) == 4
     assert all(set(spot_check.METHODS) < set(one) for one in (*results["falls"], *results["calm"]))
     assert spot_check.section(json.loads(json.dumps(results))).count("\n| 0.9") == 12
+
+
+def test_the_study_of_fewer_labels_compares_certificates_of_the_same_points(monkeypatch):
+    monkeypatch.setattr(fewer_labels, "SHAPES", {"simulated, hard": (0.6, 0.6)})
+    monkeypatch.setattr(fewer_labels, "TERMS", (("all", 0.9),))
+    ((problem, right, *_, found),) = fewer_labels.simulated(3)
+    assert problem == "simulated, hard" and right == 0.75
+    assert all(one["n_labels"] < one["n_drawn"] and one["admitted"] <= one["admitted_full"] for one in found)
+    assert all(one["admitted"] == one["admitted_full"] for one in found if one["same"]) and any(
+        o["same"] for o in found
+    )
+
+
+def test_the_figures_of_fewer_labels_are_those_of_the_page():
+    results = json.loads(fewer_labels.RESULTS.read_text(encoding="utf-8"))
+    assert fewer_labels.section(results) in fewer_labels.PAGE.read_text(encoding="utf-8")

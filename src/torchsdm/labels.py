@@ -18,6 +18,7 @@ from torchsdm.wording import counted, is_one_edit_away, listed
 _SHORTEST_WORD = 3  # of which one letter may be a slip; of a shorter one it is another word
 
 BACKGROUND = "(background)"  #: the label of background examples, which belong to no class
+NO_LABEL = "(no label)"  #: the label of certification points that nobody has labelled
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,13 @@ class LabelCodes:
                 f"'y' of {caller} must contain only labels seen in fit ({listed(values, 10)}). Got {first}."
             )
         return torch.tensor([number[label] for label in labels], dtype=torch.int64)
+
+    def encode_known(self, labels: Sequence[Any], caller: str) -> Tensor:
+        """Numbers of labels that must be classes, or None, as which the codes must know ``NO_LABEL``."""
+        known = self.encode([label for label in labels if label is not None], caller)
+        numbers = torch.full((len(labels),), len(self.classes) + self.outside.index(NO_LABEL))
+        numbers[[row for row, label in enumerate(labels) if label is not None]] = known
+        return numbers
 
     def extended(self, labels: Sequence[Any], caller: str) -> LabelCodes:
         """The same codes, with new numbers for labels that have none yet."""

@@ -145,6 +145,7 @@ class Promise:
     """By class, how many windows of the score hold for its predictions; without those that have none."""
     n_left_out: int = 0
     """Rows that belong together with a certification point, and were not tested for it."""
+    n_unlabelled: int = 0
 
     @property
     def is_any(self) -> bool:
@@ -220,7 +221,8 @@ class Promise:
     @property
     def sample(self) -> str:
         """The points that the promise is about the likes of."""
-        return counted(self.n_certification, "certification point")
+        labelled = f" ({self.n_certification - self.n_unlabelled:,} of them labelled)" if self.n_unlabelled else ""
+        return counted(self.n_certification, "certification point") + labelled
 
     @property
     def why_not(self) -> str:

@@ -343,7 +343,7 @@ def test_training_has_the_defaults_of_the_constructor():
         ("train", train_model, {"as_json"} | OF_TRAINING.keys()),
         ("update", update_model, {"as_json"}),
         ("recalibrate", recalibrate_model, {"as_json"}),
-        ("certify", certify_model, {"as_json"}),
+        ("certify", certify_model, {"ask", "seed", "as_json"}),  # two of ask_labels
         ("choose", choose_alpha, {"as_json"}),
         ("audit", audit_data, {"top", "as_json"}),
         ("check", check_model, {"as_json"}),

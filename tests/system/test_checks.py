@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import tiny_models
 from served import save_text_model, server
 from small import quietly
 
-TEXTS = [f"the thing {n} was {'great and lovely' if n % 2 else 'awful and dull'}" for n in range(400)]
+RNG = np.random.default_rng(0)
+SEEN = tiny_models.TEXT.split()  # other words would look alike to the language model, and be copies
+ENDS = ["dull dull dull late", "fine better good fine"]
+TEXTS = [f"{' '.join(RNG.choice(SEEN, 3))} {ENDS[n % 2]}" for n in range(400)]
 
 
 @pytest.fixture(scope="module")

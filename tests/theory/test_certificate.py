@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from scipy import stats
 from small import small_settings
 from torchsdm import SDMClassifier
 from torchsdm.core import find_high_reliability_region
-from torchsdm.trust import ScoredSample, certify, choose_control
+from torchsdm.trust import UNLABELLED, Floor, ScoredSample, certify, choose_control
 from torchsdm.trust._path import group_counts
 
 N_FITS = 150
@@ -352,3 +352,43 @@ def test_the_classifier_keeps_its_promise(distance, control):
 def test_the_papers_region_fails_where_the_certificate_does_not():
     n_found, n_broken, n_broken_regions = classifier_fits(1.2, "groups", 100)  # hardly anything can hold
     assert n_found >= n_broken and n_broken <= most(100) < n_broken_regions
+
+
+@pytest.mark.parametrize(
+    ("control", "low", "high", "alpha"),
+    [("groups", 0.55, 0.99, 0.85), ("predictions", 0.6, 0.96, 0.88), ("all", 0.5, 0.97, 0.85)],
+)
+def test_the_promise_holds_where_only_what_may_be_admitted_is_labelled(control, low, high, alpha):
+    """And it is the one that all labels would have given, in all but a few samples."""
+    world, rng = World.of([0.5, 0.3, 0.2], low, high), np.random.default_rng(5)
+    asked_for = {"alpha": alpha, "delta": DELTA, "control": control}
+    n_found = n_broken = n_same = n_labels = 0
+    for _ in range(N_FITS):
+        calibration = world.draw(1500, rng)
+        floor, full = Floor.of(calibration, 3, 900, **asked_for), world.draw(900, rng)
+        reaches = floor.reached_by(full)
+        asked = replace(full, labels=np.where(reaches, full.labels, UNLABELLED))
+        mine, plain = (certify(calibration, one, 3, **asked_for, advice=False) for one in (asked, full))
+        n_same += bool((mine.thresholds == plain.thresholds).all())
+        n_labels += reaches.sum()
+        if mine.found:
+            n_found += 1
+            n_broken += bool((world.accuracies(mine.thresholds, control) < alpha).any())
+    assert n_broken <= stats.binom.ppf(0.999, N_FITS, DELTA) and n_found > N_FITS / 3
+    assert n_same >= 0.95 * N_FITS and n_labels < 0.9 * 900 * N_FITS
+
+
+def test_the_promise_holds_whichever_labels_are_missing():
+    """Also where somebody left out wrong answers, and where the rule is at the edge of what may be certified."""
+    alpha, rng = 0.8, np.random.default_rng(6)
+    world = World.of([0.5, 0.5], 0.7, 0.88)  # 0.79 on average
+    n_broken = n_found = 0
+    for _ in range(N_FITS):
+        calibration, full = world.draw(800, rng), world.draw(800, rng)
+        wrong = full.labels != full.predictions
+        missing = (wrong & (rng.random(800) < 0.3)) | (full.score < 0.1)
+        asked = replace(full, labels=np.where(missing, UNLABELLED, full.labels))
+        found = certify(calibration, asked, 2, alpha=alpha, delta=DELTA, advice=False)
+        n_found += found.found
+        n_broken += found.found and bool((world.accuracies(found.thresholds, "groups") < alpha).any())
+    assert n_found > 0 and n_broken <= stats.binom.ppf(0.999, N_FITS, DELTA)

@@ -26,6 +26,7 @@ from torchsdm.application.scoring import Scores, parts_of, score
 from torchsdm.application.train import read_training_parts, train_model
 from torchsdm.application.update import (
     ModelChange,
+    ask_labels,
     certify_model,
     change_requests,
     choose_alpha,
@@ -47,6 +48,7 @@ __all__ = [
     "Scores",
     "Snapshot",
     "answer_requests",
+    "ask_labels",
     "audit_data",
     "calibration_examples",
     "calibration_map",

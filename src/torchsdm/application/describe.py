@@ -107,7 +107,7 @@ def told_once(classifier: SDMClassifier | SDMEnsemble) -> Iterator[None]:
 
 _OF_CERTIFICATE = (
     *("found", "alpha", "delta", "delta_spent", "control", "chances", "n_certification", "n_admitted", "looks"),
-    *("largest_alpha", "n_needed", "n_left_out"),
+    *("largest_alpha", "n_needed", "n_left_out", "n_unlabelled"),
 )
 
 

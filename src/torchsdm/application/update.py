@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from torchsdm.application.asking import check_label_file, filled_in, request_beside, write_request
 from torchsdm.application.describe import standing, summary, told_once
 from torchsdm.application.live_model import LiveModel
 from torchsdm.application.requests import given_block
@@ -20,7 +21,7 @@ from torchsdm.estimators import Add, Certify, Recalibrate, Relabel, Remove, Requ
 from torchsdm.files import login_name
 from torchsdm.labels import by_class, check_known_labels
 from torchsdm.model import CALIBRATION, CERTIFICATION, SUPPORT, holds_model
-from torchsdm.trust import Prices
+from torchsdm.trust import Floor, Prices
 from torchsdm.validation import as_list
 
 _SETS = {"add": SUPPORT, "add_calibration": CALIBRATION}
@@ -180,13 +181,67 @@ def certify_model(
     columns: Columns = Columns(),  # noqa: B008  # frozen
     **writing: Any,
 ) -> dict[str, Any]:
-    """Certify with new labelled data or on the same sample; see ``SDMClassifier.recertify`` and ``ModelChange``."""
+    """Certify with new labelled data or on the same sample; see ``SDMClassifier.recertify`` and ``ModelChange``.
+
+    The data may be a file that ``ask_labels`` wrote, filled in: what is not given is then as it was asked for.
+    """
     change = ModelChange(model, **writing)
-    change.single()
-    change.apply(
-        Certify(None if data is None else change.examples(data, columns, CERTIFICATION), alpha, delta, control)
-    )
+    classifier = change.single()
+    request, given = None if data is None else request_beside(data), None
+    if data is not None and request is not None:
+        given = filled_in(request, data, classifier.classes_, columns)
+        request.warn_of_change(
+            classifier.label_request(request.drawn, request.rows, Floor(request.floor, len(request.rows)))
+        )
+        alpha, delta, control = alpha or request.alpha, delta or request.delta, control or request.control
+    elif data is not None:
+        given = change.examples(data, columns, CERTIFICATION)
+    change.apply(Certify(given, alpha, delta, control))
     return change.write()
+
+
+def ask_labels(
+    model: str | Path,
+    pool: str,
+    output: Path,
+    n: int,
+    *,
+    alpha: float | Mapping[Any, float] | None = None,
+    delta: float | None = None,
+    control: str | None = None,
+    seed: int | None = None,
+    columns: Columns = Columns(),  # noqa: B008  # frozen
+    language_model: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Draw from a pool what to label for a certificate, and write it to a file to fill in; the model stays as it is.
+
+    Of texts, the language model reads those that are drawn. See ``SDMClassifier.ask_labels``.
+    """
+    check_label_file(output)
+    change = ModelChange(model, dry_run=True, language_model=language_model)
+    classifier, saved = change.single(), change.live.snapshot.saved
+    terms = {"delta": delta, "control": control}
+    classifier.set_params(**{name: value for name, value in terms.items() if value is not None})
+    reading = Reading(saved, pool, columns, again=True)
+    if reading.documents is None or saved.text_classifier is None:
+        states = join_states(list(reading.blocks()))
+        states = replace(states, labels=None, ids=_own_ids(states.ids))
+        request = classifier.ask_labels(states, n, alpha=alpha, random_state=seed)
+        answers: list[str | None] = []
+    else:
+        with reading.source.errors():
+            documents = list(reading.documents)
+        rows, floor = classifier.plan_labels(n, len(documents), alpha=alpha, random_state=seed)
+        drawn = [documents[row] for row in rows.tolist()]
+        answers = [one.answer for one in drawn]
+        texts, ids = [one.text for one in drawn], [one.id for one in drawn] if reading.documents.has_ids else None
+        read = saved.text_classifier.checked_extractor().labelled_states(
+            texts, answers=None if None in answers else answers
+        )
+        read = replace(read, labels=None, ids=ids, texts=texts)
+        request = classifier.label_request(read, rows, floor, alpha=alpha)
+    write_request(request, output, answers)
+    return {"model": str(model), "output": str(output), **request.to_dict()}
 
 
 def choose_alpha(
@@ -237,9 +292,14 @@ def known_ids(classifier: SDMClassifier | SDMEnsemble) -> dict[str, Any]:
 
 def _new_ids(ids: Any, known: Mapping[str, Any]) -> list[Any] | None:
     """Ids of added examples; None, to assign new ones, if rows were merely numbered and the numbers are taken."""
+    is_taken = _own_ids(ids) is None and any(str(name) in known for name in ids)
+    return None if is_taken else list(ids)
+
+
+def _own_ids(ids: Any) -> list[Any] | None:
+    """Ids of a pool; None if its rows were merely numbered."""
     names = list(ids)
-    is_numbered = names == list(range(len(names)))
-    return None if is_numbered and any(str(name) in known for name in names) else names
+    return None if names == list(range(len(names))) else names
 
 
 def change_requests(saved: SavedModel, changes: Sequence[Mapping[str, Any]]) -> list[Request]:

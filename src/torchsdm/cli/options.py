@@ -194,10 +194,13 @@ guard_file = partial(
 ray = partial(click.option, "--ray", "backend", metavar="auto|HOST:PORT")
 
 
-def _checked_output(_: click.Context, __: click.Parameter, path: Path | None, *, is_directory: bool) -> Path | None:
+def _checked_output(
+    context: click.Context, _: click.Parameter, path: Path | None, *, is_directory: bool
+) -> Path | None:
     """Refuse an output that cannot be written before any work is done."""
     if path is None:
         return None
+    is_directory = is_directory and context.params.get("ask") is None  # sdm certify --ask writes a file
     kind = "directory" if is_directory else "file"
     if not path.name or (path.exists() and not (path.is_dir() if is_directory else path.is_file())):
         raise InvalidInputError(f"--output must be a {kind}; {str(path)!r} is not.")

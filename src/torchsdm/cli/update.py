@@ -106,26 +106,59 @@ def recalibrate(model: str, as_json: bool, **asked: Any) -> None:
 @click.option(
     "--control", type=click.Choice([*CONTROLS, AUTO]), help="What the guarantee covers. Default: as in training."
 )
+@click.option(
+    "--ask",
+    type=int,
+    is_eager=True,
+    metavar="N",
+    help="Draw from DATA, which needs no labels, about N inputs to label, and write them to --output, a file.",
+)
+@click.option("--seed", type=int, help="Of --ask: the same seed draws the same inputs.")
 @options.writing
 @options.columns
 @options.language_model
 @options.as_json
-def certify(model: str, language_model: dict[str, Any], as_json: bool, **asked: Any) -> None:
+def certify(
+    model: str, language_model: dict[str, Any], as_json: bool, ask: int | None, seed: int | None, **asked: Any
+) -> None:
     r"""Certify a saved MODEL again, with new labelled DATA that nothing else has seen.
 
     Without DATA, the same certification sample is used once more, for another alpha, delta or control. That is a second
     chance to be wrong: a warning says what is left of the promise.
 
+    With --ask, DATA needs no labels: a random part of it is drawn, and of this only what a rule with a chance could
+    admit is written to --output to be labelled (.jsonl, .csv or .parquet). Fill in every "label", with ? where nobody
+    can tell, which counts as an error, and give the file as DATA. What else belongs to it is in a file beside it.
+
     \b
     Examples:
       sdm certify model checked.jsonl
       sdm certify model checked.jsonl --alpha 0.9 --control predictions
+      sdm certify model new.jsonl --ask 200 -o to-label.jsonl
+      sdm certify model to-label.jsonl
     """
-    from torchsdm.application import certify_model, keep_ledger_in_cache
+    from torchsdm.application import ask_labels, certify_model, keep_ledger_in_cache
 
     keep_ledger_in_cache()
+    if ask is not None:
+        if asked["data"] is None or asked["output"] is None:
+            raise InvalidInputError("--ask draws from DATA and writes a file: give DATA, and --output FILE.")
+        terms = {name: asked[name] for name in ("alpha", "delta", "control", "columns")}
+        drawn = ask_labels(
+            model, asked["data"], asked["output"], ask, seed=seed, language_model=language_model, **terms
+        )
+        say(drawn, _asked(drawn), as_json)
+        return
     result = certify_model(model, language_model=language_model, **asked)
     say(result, "\n".join(trust_lines(result)), as_json)
+
+
+def _asked(drawn: dict[str, Any]) -> str:
+    n, of = counted(drawn["n_to_label"], "input"), counted(drawn["n_drawn"], "input")
+    return (
+        f"{drawn['output']}: {n} to label, of {of} drawn; the others could hardly be admitted and need no label.\n"
+        f"Fill in every label (? if nobody can tell), then: sdm certify {drawn['model']} {drawn['output']}"
+    )
 
 
 def _counts(result: dict[str, Any]) -> str:

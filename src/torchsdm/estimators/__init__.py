@@ -4,6 +4,7 @@ from torchsdm.estimators._data import given_part, given_states, row_keys
 from torchsdm.estimators._fitting import Strength
 from torchsdm.estimators._parameters import check_training, training_settings
 from torchsdm.estimators._saving import write_estimator
+from torchsdm.estimators.asking import LabelRequest
 from torchsdm.estimators.changes import (
     Add,
     Certify,
@@ -23,6 +24,7 @@ from torchsdm.estimators.within import decide_with, explain_with
 __all__ = [
     "Add",
     "Certify",
+    "LabelRequest",
     "Recalibrate",
     "Relabel",
     "Remove",

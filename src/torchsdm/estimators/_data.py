@@ -21,7 +21,7 @@ from torchsdm.errors import (
     Remedy,
     warn_user,
 )
-from torchsdm.labels import BACKGROUND, LabelCodes, count_classes, warn_of_lookalikes
+from torchsdm.labels import BACKGROUND, NO_LABEL, LabelCodes, count_classes, warn_of_lookalikes
 from torchsdm.matching import DEFAULT_BLOCK_SIZE, IndexedRows, check_ids, next_ids
 from torchsdm.model import CALIBRATION, CERTIFICATION, Examples, Points, Set, same_points
 from torchsdm.training import Part, TrainingData, fingerprint
@@ -177,19 +177,32 @@ def check_part(
     origin: StatesOrigin | None,
     caller: str,
     sets: Mapping[str, Set],
+    *,
+    may_lack_labels: bool = False,
 ) -> tuple[Tensor, Tensor, Examples]:
-    """States, class numbers and examples of the user's calibration or certification set, apart from other sets."""
+    """States, class numbers and examples of the user's calibration or certification set, apart from other sets.
+
+    Labels may be None only if they ``may_lack_labels``.
+    """
     part = given_part(part, name, caller)
     estimator._check_alike(part, name, origin, caller)
     where = f"{caller} ({name})"
     states = check_hidden_states(estimator, part.hidden_states, where, reset=False)
-    labels = check_label_array(part.labels, where, len(states))
-    class_numbers = codes.encode(labels, where)
+    class_numbers = _check_labels(part.labels, codes, where, len(states), may_lack=may_lack_labels)
     taken = [one for _, known in sets.values() for one in known.ids()]
     ids = next_ids(taken, len(states)) if part.ids is None else part.ids
     examples = check_examples(ids, part.texts, len(states), caller)
     keep_apart((states, examples), sets, caller, to=name, by_text=origin is not None)
     return states, class_numbers, examples
+
+
+def _check_labels(labels: Any, codes: LabelCodes, where: str, n: int, *, may_lack: bool) -> Tensor:
+    """Class numbers of labels."""
+    if may_lack and NO_LABEL in codes.outside:
+        values = as_list(labels, "y", where)
+        check_same_length(n, values, "y", where)
+        return codes.encode_known(values, where)
+    return codes.encode(check_label_array(labels, where, n), where)
 
 
 def row_keys(states: Tensor, texts: Sequence[str | None], origin: StatesOrigin | None) -> Array:

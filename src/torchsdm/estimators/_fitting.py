@@ -35,8 +35,10 @@ from torchsdm.training import (
     tuned_regression,
 )
 from torchsdm.trust import (
+    UNLABELLED,
     AlphaCurve,
     Certificate,
+    Floor,
     Look,
     Reliability,
     ScoredSample,
@@ -241,14 +243,34 @@ def alpha_curve(model: SDMModel, terms: Terms, n_certification: int) -> AlphaCur
     )
 
 
+def label_floor(model: SDMModel, alpha: Target, terms: Terms, n_asked: int, n_pool: int) -> Floor:
+    """What a certification point must reach to need a label; from calibration alone."""
+    calibration, reliability = _with_reliability(model, terms.familiarity)
+    return Floor.planned(
+        *(calibration.scored(reliability, terms.familiarity), len(model.classes), n_asked, n_pool),
+        alpha=alpha,
+        delta=terms.delta,
+        control=terms.control,
+        families=terms.families,
+    )
+
+
+def reaching(model: SDMModel, floor: Floor, familiarity: float) -> Array:
+    """Which certification points of a model need a label (N,)."""
+    if model.certification is None:
+        return np.array([], dtype=bool)
+    return floor.reached_by(scored_samples(model, model.certification, familiarity)[1])
+
+
 def scored_samples(
     model: SDMModel, points: Certification, familiarity: float
 ) -> tuple[ScoredSample, ScoredSample, Reliability]:
     """Calibration and certification points with their reliability, which is fitted on the first."""
     decisions = model.decide_encoded(points.points)
     calibration, reliability = _with_reliability(model, familiarity)
+    labels = points.labels.cpu().numpy()
     certification = SignalSample(
-        points.labels.cpu().numpy(),
+        np.where(labels < len(model.classes), labels, UNLABELLED),
         *(decisions.logits, decisions.similarity, decisions.distance_quantile),
         familiarity_of(decisions, model.calibration.familiarity),
     )

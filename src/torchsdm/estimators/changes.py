@@ -22,6 +22,7 @@ from torchsdm.core import Encoded
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, ModelFileError, SDMWarning
 from torchsdm.estimators._saving import alpha_to_json, promise_to_json, take_promise
+from torchsdm.labels import NO_LABEL
 from torchsdm.model import (
     ABOUT_CERTIFICATION,
     CALIBRATION,
@@ -289,7 +290,10 @@ def _take_in(classifier: BaseSDMClassifier, records: Sequence[Record]) -> None:
 
 def _replace_sample(classifier: BaseSDMClassifier, record: Record) -> None:
     """Certify with the points of a change from now on."""
-    numbers = classifier._codes.encode(record.labels, f"change {record.change.version}")
+    caller, codes = f"change {record.change.version}", classifier._codes
+    if NO_LABEL in record.labels:
+        codes = codes.extended([NO_LABEL], caller)
+    numbers = codes.encode(record.labels, caller, with_outside=codes is not classifier._codes)
     with classifier._updated_models() as models:
         model = models[0]
         points, earlier = _encoded([record], models, 0, numbers), model.certification
@@ -298,7 +302,7 @@ def _replace_sample(classifier: BaseSDMClassifier, record: Record) -> None:
         model.certification = Certification(points.points, points.labels, points.examples, **known)
         if earlier is not None and "n_given_back" not in details:  # as earlier versions wrote it
             model.takes_up(earlier)
-        classifier.certification_rows_ = np.array([], dtype=np.int64)
+        classifier.certification_rows_, classifier._codes = np.array([], dtype=np.int64), codes
 
 
 def _count_looks(classifier: BaseSDMClassifier, log: ReadLog) -> None:

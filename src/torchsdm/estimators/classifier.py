@@ -14,10 +14,11 @@ from torchsdm.core import HighReliabilityRegion, SDMDecisions, Target, check_con
 from torchsdm.data import LabelledStates
 from torchsdm.errors import InvalidInputError, Remedy, import_extra, warn_user
 from torchsdm.estimators._base import BaseSDMClassifier
-from torchsdm.estimators._data import check_data, check_part, keep_apart, to_certify, warn_of_other_scale
-from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out
-from torchsdm.labels import by_class, check_pools
-from torchsdm.matching import Support
+from torchsdm.estimators._data import check_data, check_part, given_states, keep_apart, to_certify, warn_of_other_scale
+from torchsdm.estimators._fitting import Terms, alpha_curve, certified, hold_out, label_floor, reaching
+from torchsdm.estimators.asking import LabelRequest, draw_rows
+from torchsdm.labels import NO_LABEL, LabelCodes, by_class, check_pools
+from torchsdm.matching import DEFAULT_BLOCK_SIZE, Support
 from torchsdm.model import (
     CERTIFICATION,
     Certification,
@@ -30,7 +31,7 @@ from torchsdm.model import (
 )
 from torchsdm.settings import AUTO
 from torchsdm.training import History, best_round, seed_of_fit
-from torchsdm.trust import AlphaChoice, AlphaCurve, Prices, Watcher, current_ledger, share_rows
+from torchsdm.trust import AlphaChoice, AlphaCurve, Floor, Prices, Watcher, current_ledger, share_rows
 from torchsdm.validation import Array, ArrayLike, check_groups, check_path, check_positive, require_fitted
 
 Self = TypeVar("Self", bound="SDMClassifier")
@@ -242,7 +243,7 @@ class SDMClassifier(BaseSDMClassifier):
 
     def recertify(
         self: Self,
-        X: ArrayLike | LabelledStates | None = None,
+        X: ArrayLike | LabelledStates | LabelRequest | None = None,
         y: ArrayLike | None = None,
         *,
         ids: Sequence[Any] | Array | None = None,
@@ -251,6 +252,9 @@ class SDMClassifier(BaseSDMClassifier):
         alpha: float | Mapping[Any, float] | None = None,
     ) -> Self:
         """Certify again: with new labelled data at any time, or on the same sample for another alpha.
+
+        X may be what ``ask_labels`` asked for: y are then the labels of its ``ids``, and alpha is its own. A label may
+        be None, if nobody can tell: wherever such a point is admitted it counts as an error.
 
         A second certificate on one sample is a second chance to be wrong; ``certificate_.looks`` and ``delta_spent``
         count, and a warning says so. Samples are recognised by their rows, whoever asked before: another estimator, a
@@ -261,27 +265,17 @@ class SDMClassifier(BaseSDMClassifier):
         certified with.
         """
         caller = self._caller("recertify")
-        wanted = (self.certificate_ or self.region_).target
-        if alpha is not None:
-            wanted = check_targets(alpha, self.classes_, caller)[0]
-        check_control(wanted, self.control, caller)
+        if isinstance(X, LabelRequest):
+            X.warn_of_change(self.label_request(X.drawn, X.rows, Floor(X.floor, len(X.rows))))
+            alpha = X.alpha if alpha is None else alpha
+            X = X.answered([] if y is None else y)
+        wanted = self._target(alpha, caller)
         with self._updated_models() as models:
             model = models[0]
             if X is not None:
-                others = {name: one for name, one in model.sets().items() if name != CERTIFICATION}
                 given = X if isinstance(X, LabelledStates) else LabelledStates(X, y, ids, texts)
-                if given.ids is None:
-                    first = 1 + model.largest_number()
-                    given = replace(given, ids=list(range(first, first + len(given))))
-                part = check_part(self, given, CERTIFICATION, self._codes, self.states_origin_, caller, {})
-                warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
-                earlier, named = model.certification, None
-                if groups is not None:
-                    named = check_groups(groups, len(part[1]), caller)
-                if not self._take_sample(model, to_certify(*part, self.states_origin_, named)) and earlier is not None:
-                    others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
-                by_text = self.states_origin_ is not None
-                keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
+                named = None if groups is None else check_groups(groups, len(given), caller)
+                self._codes = self._certify_with(model, given, caller, named)
                 self.certification_rows_ = np.array([], dtype=np.int64)
             if model.certification is None:
                 raise InvalidInputError(
@@ -294,6 +288,120 @@ class SDMClassifier(BaseSDMClassifier):
         if was_changed:
             self._warn_of_regions()
         return self
+
+    def ask_labels(
+        self,
+        X: ArrayLike | LabelledStates,
+        n: int = 200,
+        *,
+        ids: Sequence[Any] | Array | None = None,
+        texts: Sequence[str] | Array | None = None,
+        alpha: float | Mapping[Any, float] | None = None,
+        random_state: int | None = None,
+    ) -> LabelRequest:
+        """Draw from a pool what to label for a new certificate, leaving out what could not be admitted anyway.
+
+        A random part of X is drawn, so large that about ``n`` of its points could be admitted by a rule that has a
+        chance, estimated on the calibration set. Only these need a label: ``recertify(request, labels)`` takes them,
+        and the certificate is that of the whole part. ``torchsdm.trust.asking`` has the proof. The model is not
+        changed; if it is changed before the labels come, the promise holds all the same, but admits less.
+
+        Parameters
+        ----------
+        X : (N, D), or (N, positions, D); or LabelledStates
+            The pool: inputs like those to come, which nothing else has seen. Labels are ignored.
+        n : int
+            About how many points to label; the fewer, the less can be certified.
+        ids, texts : (N,), optional
+            Of the points of X; by default labels are asked for by row number.
+        alpha : float or mapping of class to float, optional
+            To certify; by default as last certified.
+        random_state : int, optional
+            The same seed draws the same points.
+        """
+        caller = self._caller("ask_labels")
+        given = replace(given_states(X, None, ids, texts, caller), labels=None)
+        rows, floor = self.plan_labels(n, len(given), alpha=alpha, random_state=random_state)
+        return self.label_request(given.take(rows), rows, floor, alpha=alpha)
+
+    def plan_labels(
+        self,
+        n: int,
+        n_pool: int,
+        *,
+        alpha: float | Mapping[Any, float] | None = None,
+        random_state: int | None = None,
+    ) -> tuple[Array, Floor]:
+        """Which rows of a pool ``ask_labels`` draws, and its floor: for pools that are read only in part."""
+        caller = self._caller("ask_labels")
+        for name, value in (("n", n), ("size of 'X'", n_pool)):
+            check_positive(value, name, caller, integer=True)
+        model = self._calibrated()
+        floor = label_floor(model, self._target(alpha, caller), self._terms(model.classes), n, n_pool)
+        return draw_rows(floor, n_pool, random_state), floor
+
+    def label_request(
+        self, drawn: LabelledStates, rows: Array, floor: Floor, *, alpha: float | Mapping[Any, float] | None = None
+    ) -> LabelRequest:
+        """What is to be labelled of the rows that were drawn; refused if ``recertify`` would refuse the points."""
+        model = self._calibrated()
+        nobody_knows = replace(drawn, labels=[None] * len(drawn))
+        self._certify_with(model, nobody_knows, self._caller("ask_labels"), is_asked=True)
+        wanted = (self.certificate_ or self.region_).target if alpha is None else alpha
+        if isinstance(wanted, tuple):
+            wanted = dict(zip(self.classes_.tolist(), wanted, strict=True))
+        asked = reaching(model, floor, self._terms(model.classes).familiarity)
+        return LabelRequest(drawn, rows, asked, floor.thresholds, wanted, float(self.delta), self.control)
+
+    def _target(self, alpha: float | Mapping[Any, float] | None, caller: str) -> Target:
+        """What to certify: by default as last time."""
+        wanted = (self.certificate_ or self.region_).target
+        if alpha is not None:
+            wanted = check_targets(alpha, self.classes_, caller)[0]
+        check_control(wanted, self.control, caller)
+        return wanted
+
+    def _calibrated(self) -> SDMModel:
+        """A copy of the model as ``recertify`` will have it."""
+        model = copy.copy(self.model_)
+        if model.outdated:
+            model.recalibrate()
+        return model
+
+    def _certify_with(
+        self,
+        model: SDMModel,
+        given: LabelledStates,
+        caller: str,
+        groups: Array | None = None,
+        *,
+        is_asked: bool = False,
+    ) -> LabelCodes:
+        """Let a model certify with other points, apart from its other sets; the codes of their labels.
+
+        Where labels are only asked for (``is_asked``), every copy of a point is kept, and nothing is remembered.
+        """
+        others = {name: one for name, one in model.sets().items() if name != CERTIFICATION}
+        if given.ids is None:
+            first = 1 + model.largest_number()
+            given = replace(given, ids=list(range(first, first + len(given))))
+        codes = self._codes
+        if isinstance(given.labels, list) and None in given.labels:
+            codes = codes.extended([NO_LABEL], caller)
+        part = check_part(
+            self, given, CERTIFICATION, codes, self.states_origin_, caller, {}, may_lack_labels=codes is not self._codes
+        )
+        warn_of_other_scale(part[0], model.adaptor.mean, model.adaptor.scale, f"'X' of {caller}")
+        earlier = model.certification
+        if is_asked:
+            is_same = model.certify_with(Points(part[0].split(DEFAULT_BLOCK_SIZE), *part[1:]))
+        else:
+            is_same = self._take_sample(model, to_certify(*part, self.states_origin_, groups))
+        if earlier is not None and not is_same:
+            others[CERTIFICATION] = (earlier.points.exemplars, earlier.examples)
+        by_text = self.states_origin_ is not None
+        keep_apart(model.sets()[CERTIFICATION], others, caller, to=CERTIFICATION, by_text=by_text)
+        return codes
 
     def _certify_again(self, model: SDMModel, was_changed: bool, *, is_asked: bool) -> None:
         before = self.certificate_
@@ -340,9 +448,7 @@ class SDMClassifier(BaseSDMClassifier):
             raise InvalidInputError(
                 "This model was fitted without a certification set.", remedy=Remedy.COUNT_CERTIFICATION
             )
-        model = copy.copy(self.model_)
-        if model.outdated:  # as recertify will
-            model.recalibrate()
+        model = self._calibrated()
         control = self.control
         if control == AUTO:  # as it was chosen for the certificate
             control = "all" if self.certificate_ is None else self.certificate_.control
@@ -356,8 +462,7 @@ class SDMClassifier(BaseSDMClassifier):
         earlier = model.certification
         if earlier is not None:
             self._remember(earlier)
-        model.certify_with(points, n_given_back)
-        is_same = earlier is not None and model.takes_up(earlier)
+        is_same = model.certify_with(points, n_given_back)
         now = model.certification
         if now is None or points.keys is None:
             return is_same

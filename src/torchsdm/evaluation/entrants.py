@@ -271,8 +271,8 @@ def _all_agree(ensemble: SDMEnsemble, model: str) -> Entrant:
 def _certificate(classifier: SDMClassifier) -> Certificate | None:
     """The certificate that others can be certified like; None if there is none that holds for the region's alpha."""
     certificate = classifier.lane_rule_.certificate
-    if certificate is None or classifier.model_.certification is None:
-        return None
+    if certificate is None or classifier.model_.certification is None or certificate.n_unlabelled:
+        return None  # which points need no label is a matter of the classifier's own score
     return certificate if np.allclose(certificate.target, classifier.region_.target, rtol=0, atol=1e-9) else None
 
 
@@ -418,6 +418,8 @@ class FittedParts:
             )
         certified = training.take(held_out) if certification is None and len(held_out) else certification
         known = np.array([], dtype=np.int64) if points is None else points.labels.cpu().numpy()
+        if (known >= len(classifier.classes_)).any():  # not all have a label: nothing is certified on them
+            certified = None
         if certified is not None and not _has_labels(certified, classifier.classes_[known]):
             raise InvalidInputError(
                 "'certification' of paper_entrants must be what the classifier was certified with, in the same order. "

@@ -182,8 +182,9 @@ class SDMModel:
             has[name][list(same_points(inputs, known, by_text=texts is not None))] = True
         return has
 
-    def certify_with(self, points: Points, n_given_back: int = 0) -> None:
-        """Keep points to certify with."""
+    def certify_with(self, points: Points, n_given_back: int = 0) -> bool:
+        """Keep points to certify with; whether they are those that it has already, given again."""
+        earlier = self.certification
         digest, of_rows, encoded = hashlib.sha256(), list[bytes](), []
         for block in points.state_blocks:
             states = block.to("cpu", torch.float32).contiguous().numpy()
@@ -199,6 +200,7 @@ class SDMModel:
             u=uniform_of(of_rows),
             n_left_out=points.n_left_out,
         )
+        return earlier is not None and self.takes_up(earlier)
 
     def takes_up(self, earlier: Certification) -> bool:
         """Whether the certification sample is an earlier one, given again: what is known of that one holds for it."""

@@ -157,7 +157,8 @@ def _check(model: SDMModel, support: SupportSet, sets: Mapping[str, EncodedPoint
         check_shape(points.logits, (n, n_classes), "logits", name)
         check_shape(points.is_background, (n,), "is_background", name)
         _check_numbers(name, "logits", points.logits, torch.float32)
-        _check_numbers(name, "labels", held.labels, torch.int64, n_classes)
+        n_labels = n_classes + (len(codes.outside) if name == CERTIFICATION else 0)  # a point may have none
+        _check_numbers(name, "labels", held.labels, torch.int64, n_labels)
         if held.places is not None:
             check_shape(held.places, (n,), "places", name)
             _check_numbers(name, "places", held.places + 1, torch.int64, len(support.labels) + 1)

@@ -1,6 +1,7 @@
 """What we promise beyond the paper: certificate, lanes, drift guard, spot checks."""
 
-from torchsdm.trust._path import points_needed
+from torchsdm.trust._path import UNLABELLED, points_needed
+from torchsdm.trust.asking import Floor
 from torchsdm.trust.certificate import Certificate, ScoredSample, can_certify, certify
 from torchsdm.trust.certified import CertifiedClassifier
 from torchsdm.trust.choice import AlphaChoice, AlphaCurve, Prices
@@ -23,12 +24,14 @@ from torchsdm.trust.spot_check import CheckedGroup, SpotCheck
 
 __all__ = [
     "MOST_KEYS",
+    "UNLABELLED",
     "AlphaChoice",
     "AlphaCurve",
     "Certificate",
     "CertifiedClassifier",
     "CheckedGroup",
     "DriftGuard",
+    "Floor",
     "GuardReset",
     "LaneRule",
     "Ledger",

@@ -47,6 +47,7 @@ from torchsdm.validation import Array
 if TYPE_CHECKING:
     from torchsdm.trust.certificate import ScoredSample
 
+UNLABELLED = -2  #: the label of a certification point that nobody has labelled
 ENOUGH = 4  #: times the points of the smallest group that can pass, to have a group of one's own
 
 
@@ -98,11 +99,20 @@ _HOPE = 0.2  # a prediction whose chance to be certified is estimated below this
 def group_counts(
     sample: ScoredSample, admitted: Array, n_classes: int, control: str, pools: Array | None = None
 ) -> GroupCounts:
-    """Count the admitted points of a sample and their errors, by group, by pool (C,) of classes, or all together."""
+    """Count the admitted points of a sample and their errors, by group, by pool (C,) of classes, or all together.
+
+    A point without a label is an error of its prediction, and of every true class: it may be any of them.
+    """
     if control == "all":
         return GroupCounts.of_all(sample.labels, sample.predictions, admitted)
-    counts = GroupCounts.of(sample.labels, sample.predictions, admitted, n_classes)
-    return counts if pools is None else counts.pooled(pools)
+    unknown = admitted & (sample.labels == UNLABELLED)
+    counts = GroupCounts.of(sample.labels, sample.predictions, admitted & ~unknown, n_classes)
+    predictions = sample.predictions[unknown]
+    if pools is not None:
+        counts, predictions = counts.pooled(pools), pools[predictions]
+    n_groups = len(counts.n) // 2  # of true classes, and as many of predictions
+    errors = np.append(np.full(n_groups, unknown.sum()), np.bincount(predictions, minlength=n_groups))
+    return counts + GroupCounts(errors, errors)
 
 
 def by_group(target: Target, n_classes: int, control: str, pools: Array | None = None) -> Array:

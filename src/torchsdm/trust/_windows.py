@@ -141,6 +141,20 @@ def window_counts(sample: ScoredSample, edges: Array) -> GroupCounts:
     return GroupCounts(n, k)
 
 
+def windows_to_try(
+    calibration: ScoredSample, n_classes: int, n_certification: int, *, alpha: Target, delta: float
+) -> dict[int, Windows]:
+    """The windows of each prediction that is worth a walk, at its share of delta."""
+    parts = [of_prediction(calibration, c) for c in range(n_classes)]
+    ratio = n_certification / max(len(calibration), 1)
+
+    def windows_of(c: int, level: float) -> Windows:
+        return Windows.of(parts[c], round(len(parts[c]) * ratio), alpha=target_of(alpha, c), delta=level)
+
+    tried = hopeful(lambda c, level: windows_of(c, level).power, n_classes, delta)
+    return {c: windows_of(c, delta / len(tried)) for c in tried}
+
+
 def certified_windows(
     calibration: ScoredSample,
     certification: ScoredSample,
@@ -152,14 +166,7 @@ def certified_windows(
     u: float,
 ) -> tuple[WindowCheck, ...]:
     """The windows of each prediction that hold, the surest first; the parameters are those of ``certify``."""
-    parts = [of_prediction(calibration, c) for c in range(n_classes)]
-    ratio = len(certification) / max(len(calibration), 1)
-
-    def windows_of(c: int, level: float) -> Windows:
-        return Windows.of(parts[c], round(len(parts[c]) * ratio), alpha=target_of(alpha, c), delta=level)
-
-    tried = hopeful(lambda c, level: windows_of(c, level).power, n_classes, delta)
-    windows = {c: windows_of(c, delta / len(tried)) for c in tried}
+    windows = windows_to_try(calibration, n_classes, len(certification), alpha=alpha, delta=delta)
     walks = {}
     for c, of_one in windows.items():
         counts = window_counts(of_prediction(certification, c), of_one.edges)

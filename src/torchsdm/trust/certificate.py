@@ -44,6 +44,14 @@ whose prediction, is any of them. Which ones do is decided by how many points th
 that the groups, too, are fixed before the certification sample is seen, and all of the above holds for them. The
 promise is then for the pool: one of its classes may be right less often, if the others make up for it.
 
+Points without a label. Not every certification point needs one (``asking``). Where a point without a label is
+admitted, it counts as an error of its prediction and of every true class, the worst that it could be. So let (n, k) be
+the counts that a group would have with all labels and (n + m, k + m') those that it has, m <= m': since Binomial(n + m)
+is at most Binomial(n) + m, P(X < k) + u P(X = k) does not fall. By this exact p-value no element passes, no walk comes
+to its end, and none is passed a level, that would not with all labels: something wrong is certified only where it would
+have been with all labels, with probability at most delta. Which labels are missing does not matter, nor why, as long as
+the number of points that were *drawn* was fixed beforehand.
+
 At every level of evidence. All of this is about averages over what is admitted. A second promise, for every window of
 the score, is made with the same certification points by the same test (``_windows``). Each of the two fails with
 probability at most delta, so both hold together with probability at least 1 - 2 delta.
@@ -84,6 +92,7 @@ from torchsdm.errors import CertificateWarning, InvalidInputError, InvalidTypeEr
 from torchsdm.settings import AUTO, CONTROLS, check_fields
 from torchsdm.trust._path import (
     POWER,
+    UNLABELLED,
     ThresholdPath,
     by_group,
     group_counts,
@@ -105,6 +114,7 @@ _LATER = (
     "windows",
     "class_errors",
     "n_left_out",
+    "n_unlabelled",
 )  # fields that are stored only if there is anything
 _MOST_GROWTH = 64  # times the sample at hand, up to which more examples are considered
 
@@ -114,7 +124,8 @@ class ScoredSample:
     """Labelled points as a certificate sees them: plain arrays, one entry per point."""
 
     labels: Array
-    """True class numbers. On certification, -1 stands for a class that is never predicted: always an error."""
+    """True class numbers. On certification, -1 stands for a class that is never predicted: always an error; and
+    ``UNLABELLED`` (-2) for a label that nobody has given: an error of every group wherever it is admitted."""
     predictions: Array
     """Predicted class numbers."""
     score: Array
@@ -198,9 +209,12 @@ class Certificate:
     windows: tuple[WindowCheck, ...] = ()
     """What is certified at every level of evidence: of each prediction the windows that hold, the surest first."""
     class_errors: tuple[tuple[int, int], ...] = ()
-    """Of each true class, its certification points, and on how many of them a wrong answer is admitted."""
+    """Of each true class, its certification points, and on how many of them a wrong answer is admitted; empty where
+    points have no label, as nobody knows of which class those are."""
     n_left_out: int = 0
     """Rows that were not tested, because they belong together with one that was, such as copies of it."""
+    n_unlabelled: int = 0
+    """Certification points without a label: errors wherever they are admitted."""
 
     @property
     def target(self) -> Target:
@@ -443,6 +457,7 @@ def certify(
         groups=groups,
         n_certification=len(certification),
         n_admitted=int(certification.admitted_by(thresholds).sum()),
+        n_unlabelled=int((certification.labels == UNLABELLED).sum()),
         looks=looks,
         delta_spent=delta_spent + float(delta),
         u=terms.u,
@@ -460,6 +475,8 @@ def certify(
 
 
 def _class_errors(certificate: Certificate, sample: ScoredSample) -> tuple[tuple[int, int], ...]:
+    if certificate.n_unlabelled:
+        return ()
     asked = sample.predictions, sample.score, sample.eligible
     admitted = certificate.admits(*asked) | certificate.trusts(*asked)
     wrong, known = admitted & (sample.labels != sample.predictions), sample.labels >= 0

@@ -17,8 +17,9 @@ from torchsdm.wording import REASONS
 testclient = pytest.importorskip("fastapi.testclient")
 
 RNG = np.random.default_rng(0)
-WORDS = ["awful and dull", "great and lovely"]
-TEXTS = [f"the {''.join(RNG.choice(list('abcdefghij'), 12))} was {WORDS[n % 2]}" for n in range(600)]
+WORDS = ["dull dull dull late", "fine better good fine"]
+SEEN = tiny_models.TEXT.split()  # other words would look alike to the language model, and be copies
+TEXTS = [f"{' '.join(RNG.choice(SEEN, 3))} {WORDS[n % 2]}" for n in range(600)]
 NEW = TEXTS[500:]
 SIGNED = {"who": "Ada"}
 
