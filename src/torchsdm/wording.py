@@ -184,7 +184,10 @@ class Promise:
         more = f", and of {len(self.windows) - _LISTED} more" if len(self.windows) > _LISTED else ""
         both = ""
         if self.found and self.confidence > 0.5:
-            both = f" As both promises rest on the same points, they hold together with {2 * self.confidence - 1:.6g}."
+            both = (
+                " As both promises rest on the same points, they hold together with probability at least "
+                f"{2 * self.confidence - 1:.6g}."
+            )
         return (
             f"With probability at least {self.confidence:.6g}, trusted answers are right "
             f"{often(self.target, self.classes)} in every window of the score ({held}{more}), and so in "

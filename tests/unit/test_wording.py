@@ -93,7 +93,7 @@ def test_windows_promise_what_the_average_does_not(found):
     assert promise.sentence.startswith(plain.sentence)
     assert "trusted answers are right at least 90 % of the time in every window" in promise.at_every_level
     assert "(3 windows of 'ham', 1 window of 'spam')" in promise.at_every_level
-    assert ("hold together with 0.8" in promise.sentence) == found
+    assert ("hold together with probability at least 0.8" in promise.sentence) == found
     assert promise_or_why(promise, policy="trusted") == (promise.at_every_level if found else promise.sentence)
     assert promise_or_why(promise, is_current=False) == UNPROMISED["changed"]
     assert any("true class" in limit for limit in limits(promise)) and plain.at_every_level == ""

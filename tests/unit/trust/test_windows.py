@@ -220,4 +220,4 @@ def test_the_promise_of_windows_in_words():
         sum(one.class_number == c and one.lower >= found.window_thresholds[c] for one in found.windows) for c in (0, 1)
     ]
     assert f"({n[0]} windows of 'ham', {n[1]} windows of 'spam')" in said
-    assert "they hold together with 0.8" in said
+    assert "they hold together with probability at least 0.8" in said
