@@ -63,8 +63,8 @@ function Guard({ guard, attempt }) {
       <div class="row spread"><h2 id="guard">Drift guard</h2>
         <span class="lane ${guard.raised ? "rejected" : "trusted"}"><span aria-hidden="true">${guard.raised ? "!" : "✓"}</span> ${guard.raised ? "raised" : "calm"}</span></div>
       <p>${guard.raised
-        ? `Raised at input ${count(guard.raised_at)} by ${guard.raised_by.replace("_", " ")}: inputs no longer look like those the model was calibrated on. Certified answers go to review until it is reset.`
-        : guard.n_seen === 0 ? "Nothing came in yet." : `${plural(guard.n_seen, "input")} seen; they look like those the model was calibrated on.`}</p>
+        ? `Raised at input ${count(guard.raised_at)} by ${guard.raised_by.replace("_", " ")}: inputs no longer look as they did. Certified answers go to review until it is reset.`
+        : guard.n_seen === 0 ? "Nothing came in yet." : `${plural(guard.n_seen, "input")} seen; nothing unusual about them.`}</p>
       <svg class="meter" viewBox="0 0 300 34" role="img" aria-label="Evidence of drift ${number(guard.log_martingale)}, alarm at ${number(alarm)}">
         <rect class="track" y="6" width="300" height="10" rx="5" />
         <rect class=${guard.raised ? "fill bad" : "fill"} y="6" width=${Math.max(5, x(at))} height="10" rx="5" />
