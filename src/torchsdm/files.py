@@ -130,14 +130,16 @@ def is_file_entry(entry: Any) -> bool:
 def file_problem(directory: Path, entry: dict[str, Any], *, with_digest: bool) -> str | None:
     """What is wrong with a file that ``describe_file`` described; None if nothing is."""
     path = directory / entry["file"]
-    if not path.is_file():
+    try:
+        size = path.stat().st_size if path.is_file() else None
+        is_damaged = size == entry["bytes"] and with_digest and file_digest(path) != entry["sha256"]
+    except FileNotFoundError:  # another save removed it just now
+        size, is_damaged = None, False
+    if size is None:
         return f"{path} is missing."
-    size = path.stat().st_size
     if size != entry["bytes"]:
         return f"{path} is truncated or damaged: {size} bytes where {entry['bytes']} were written."
-    if with_digest and file_digest(path) != entry["sha256"]:
-        return f"{path} is damaged: its contents are not what was written."
-    return None
+    return f"{path} is damaged: its contents are not what was written." if is_damaged else None
 
 
 def parse_json(text: str | bytes) -> Any:

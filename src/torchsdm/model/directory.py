@@ -180,7 +180,7 @@ def read_model(
                     raise ModelFileError(f"{problem} The model is incomplete: save or download it again.")
             files = {name: home / str(entry["file"]) for name, entry in config["files"].items()}
             return restore(StoredModel(home, config, files))
-        except ModelFileError:
+        except (ModelFileError, FileNotFoundError):  # or a file that went when another model was saved
             if before == config_mark(Path(directory)):
                 raise
     raise ModelFileError(f"{directory} was replaced {_READ_ATTEMPTS} times while it was read. Try again later.")

@@ -224,7 +224,7 @@ class DriftGuard(KeptGuard):
     >>> def decisions(distance):
     ...     return SimpleNamespace(nearest_distance=distance, confidence=1 / (1 + distance), similarity=distance < 2)
     >>> known = decisions(rng.random(200))
-    >>> guard = DriftGuard(known.nearest_distance, known.confidence, known.similarity)
+    >>> guard = DriftGuard(known.nearest_distance, known.confidence, known.similarity, seed=0)
     >>> _ = guard.update(decisions(rng.random(300)))
     >>> guard.raised
     False
