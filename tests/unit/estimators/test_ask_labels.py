@@ -139,3 +139,15 @@ def test_what_is_refused(clf, request_):
     with pytest.raises(InvalidInputError, match="Already in the"):
         clf.ask_labels(draw(2400, 0)[0], 100, random_state=0)
     assert NO_LABEL not in clf._codes.outside
+
+
+def test_copies_in_the_pool_are_asked_about_and_tested_once(clf):
+    pool, truth = np.concatenate([POOL[:1500]] * 2), np.concatenate([TRUTH[:1500]] * 2)
+    before = dict(clf.__dict__)
+    request = clf.ask_labels(pool, 2000, random_state=0)
+    assert clf.__dict__ == before and len(request.needs_label) == len(request.rows)
+    quietly(lambda: clf.recertify(request, truth[request.rows_to_label]))
+    n_different = len(np.unique(request.rows % 1500))
+    assert n_different < len(request.rows)
+    assert clf.certificate_.n_certification == n_different
+    assert clf.certificate_.n_left_out == len(request.rows) - n_different
